@@ -1,0 +1,3 @@
+"""keel: the serving engine that Slipway's images carry."""
+
+from __future__ import annotations
