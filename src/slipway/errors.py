@@ -1,7 +1,8 @@
 """Every failure a person can meet: what happened, what to do about it, and an exit code each.
 
-A command that raises a `SlipwayError` prints `error: <what>` and, where there is one, `fix: <remedy>`
-on stderr, without a traceback, and exits with the class's code. Codes are stable: scripts test them.
+A command that raises a `SlipwayError` prints `error: <what>` and, where there is one,
+`fix: <remedy>` on stderr, without a traceback, and exits with the class's code. Codes are stable:
+scripts test them.
 """
 
 from __future__ import annotations

@@ -51,7 +51,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Image:
-    """A config and its layers. `config` holds no `rootfs` or `history`: those follow from `layers`."""
+    """A config and its layers.
+
+    `config` holds no `rootfs` or `history`: those follow from `layers`.
+    """
 
     config: Mapping[str, Any]
     layers: tuple[Layer, ...]
