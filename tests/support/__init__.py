@@ -1,0 +1,3 @@
+"""What several test files share."""
+
+from __future__ import annotations
