@@ -3,10 +3,9 @@
     python bench/make_image.py [--runs 5] [--cold] [--json FILE]
 
 Clones this repository's HEAD into a temporary folder and runs make there as whole processes. The
-set-up (virtual environment, release tool, base) is timed apart from the build. `--cold` gives the run
-an empty cache folder, so that wheels are fetched and the base is made anew; without it the machine's
-own cache is used. The peer is `docker buildx`'s place in a later issue; here rows are compared with
-each other.
+set-up (virtual environment, release tool, base) is timed apart from the build. `--cold` gives the
+run an empty cache folder, so that wheels are fetched and the base is made anew; without it the
+machine's own cache is used.
 """
 
 from __future__ import annotations

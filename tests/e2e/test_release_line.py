@@ -1,7 +1,8 @@
 """Source in; an image that answers, and an archive that starts it: with the real parts.
 
-One clone of HEAD is built, pushed to a real registry, started from its unpacked archive by Compose on
-a real Docker Engine, and asked; its greedy tokens are those of transformers on the same checkpoint.
+One clone of HEAD is built, pushed to a real registry, started from its unpacked archive by Compose
+on a real Docker Engine, and asked; its greedy tokens are those of transformers on the same
+checkpoint.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support import reference
 from support.services import compose, free_port, registry, running
 

@@ -74,7 +74,7 @@ def registry(folder: Path) -> Iterator[str]:
     config = folder / "config.yml"
     config.write_text(
         "version: 0.1\nlog: {level: error}\n"
-        f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}, delete: {{enabled: true}}}}\n"
+        f"storage: {{filesystem: {{rootdirectory: {folder}/data}}, delete: {{enabled: true}}}}\n"
         f"http: {{addr: {address}}}\n"
     )
     command = [program, "serve", str(config)]
