@@ -1,0 +1,81 @@
+"""`slipway deploy`: render, check, list, pack, start and stop deployments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from slipway.errors import ConfigError, DeploymentError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Render, check, pack and start deployments."""
+
+
+@command.command()
+@click.option("--check", "only_check", is_flag=True, help="Write nothing; fail on drift.")
+def render(only_check: bool) -> None:
+    """Write deploy/SITE/dockerserve-*.yml from the sites' tables."""
+    from slipway.deploy.load import find_root, load_all
+    from slipway.deploy.render import drift, write_rendered
+
+    root = find_root(Path.cwd())
+    stale = drift(load_all(root), root)
+    if only_check and stale:
+        names = ", ".join(str(path.relative_to(root)) for path in stale)
+        raise ConfigError(
+            f"rendered files differ from their tables: {names}", "run slipway deploy render"
+        )
+    for path, text in stale.items():
+        click.echo(f"{'wrote' if text else 'removed'} {path.relative_to(root)}")
+    write_rendered(stale)
+
+
+@command.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--env", "env", multiple=True, metavar="K=V", help="Value of a variable of the file.")
+@click.option("--rules", "list_rules", is_flag=True, help="List the rules, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def check(files: tuple[Path, ...], env: tuple[str, ...], list_rules: bool, as_json: bool) -> None:
+    """Judge Compose FILES before they start; by default every one under deploy/."""
+    from slipway.deploy.check import check as judge
+    from slipway.deploy.check import errors
+    from slipway.deploy.compose import read_compose
+    from slipway.deploy.load import find_root
+    from slipway.deploy.rules import RULES
+    from slipway.deploy.settings import parse_settings
+
+    if list_rules:
+        for rule in RULES:
+            click.echo(f"{rule.name:<16}{rule.severity.value:<9}{rule.about} ({rule.source})")
+        return
+    if not files:
+        files = tuple(sorted(find_root(Path.cwd()).glob("deploy/*/dockerserve-*.yml")))
+    given = parse_settings(env)
+    findings = [finding for path in files for finding in judge(read_compose(path, given))]
+    if as_json:
+        click.echo(json.dumps([finding.to_json() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            click.echo(str(finding))
+        if not findings:
+            click.echo(f"{len(files)} file{'s' if len(files) != 1 else ''} checked: nothing found")
+    if wrong := errors(findings):
+        raise DeploymentError(
+            f"{len(wrong)} error{'s' if len(wrong) != 1 else ''} in {len(files)} checked file(s)",
+            "each finding above has its fix",
+        )
+
+
+@command.command("ls")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
+def list_(as_json: bool) -> None:
+    """List every topology of every site by axis."""
+    from slipway.deploy.listing import rows, table
+    from slipway.deploy.load import find_root, load_all
+
+    found = rows(load_all(find_root(Path.cwd())))
+    click.echo(json.dumps(found, indent=2) if as_json else table(found))

