@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from keel.args.server import ServerArgs, parse, validate
 from keel.args.table import Flag, flags_of
+from keel.errors import ArgumentError
 
 FLAGS = flags_of(ServerArgs)
 
-__all__ = ["FLAGS", "Flag", "ServerArgs", "flags_of", "parse", "validate"]
+__all__ = ["FLAGS", "ArgumentError", "Flag", "ServerArgs", "flags_of", "parse", "validate"]
