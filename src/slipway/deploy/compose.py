@@ -97,6 +97,17 @@ def interpolate(text: str, env: Mapping[str, str]) -> str:
     return _EXPRESSION.sub(replace, text)
 
 
+def variables(text: str) -> dict[str, str | None]:
+    """The variables of a Compose file's text, and for one that must be set, what it is for."""
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    found: dict[str, str | None] = {}
+    for match in _EXPRESSION.finditer(code):
+        if name := match["bare"] or match["name"]:
+            must = (match["operator"] or "").endswith("?")
+            found[name] = match["operand"] if must else found.get(name)
+    return found
+
+
 def read_compose(path: Path, env: Mapping[str, str] | None = None) -> ComposeFile:
     """Read a Compose file.
 
@@ -107,21 +118,27 @@ def read_compose(path: Path, env: Mapping[str, str] | None = None) -> ComposeFil
     Raises:
         ConfigError: the file is missing, is not YAML, or is not shaped as Compose asks.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        document = YAML(typ="rt").load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error}") from None
+    return parse_compose(text, path, env or {})
+
+
+def parse_compose(text: str, path: Path, given: Mapping[str, str]) -> ComposeFile:
+    """As `read_compose`, over text that came from `path`."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        document = YAML(typ="rt").load(text)
     except YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     services = document.get("services") if isinstance(document, Mapping) else None
     if not isinstance(services, Mapping) or not services:
         raise ConfigError(f"{path}: no services: a Compose file has a table `services`")
-    given = env or {}
     return ComposeFile(
         path,
         interpolate(str(document.get("name", "")), given),

@@ -13,6 +13,9 @@ from slipway.deploy.load import VARIABLE
 from slipway.deploy.model import Role, Service, Site, SitePlan, Topology, Variable
 from slipway.errors import ConfigError
 
+# How long a service may take to finish its requests once it is asked to stop.
+GRACE = "60s"
+
 # Runs on the container's own Python, as images carry no curl; `-I` so that nothing in the
 # environment changes it. http.client, unlike urllib, ignores the variables that name a proxy.
 _PROBE = (
@@ -136,7 +139,7 @@ def _service(plan: SitePlan, topology: Topology, service: Service, image: str) -
     }
     block |= {
         "restart": "unless-stopped",
-        "stop_grace_period": "60s",
+        "stop_grace_period": GRACE,
         "init": True,
         "read_only": True,
         "tmpfs": ["/tmp"],

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from slipway.deploy.check import Found, Rule, Severity
 from slipway.deploy.compose import ComposeFile, ComposeService
-from slipway.deploy.engine import engine_flags, value_of
+from slipway.deploy.engine import complaint, engine_of
 
 _LOOPBACK_URL = re.compile(r"https?://(?:127\.0\.0\.1|localhost|\[::1\])(?::(\d+))?")
 _LOOPBACK_CALL = re.compile(r"['\"](?:127\.0\.0\.1|localhost|::1)['\"]\s*,\s*(\d+)")
@@ -18,10 +18,16 @@ _ANY_ADDRESS = frozenset(("", "0.0.0.0", "::"))
 
 
 def listening_port(service: ComposeService) -> int | None:
-    """The port that an engine listens on; None where the service is no engine or does not say."""
-    flags = engine_flags(service.words)
-    text = value_of(flags, "--port") if flags is not None else None
-    return int(text) if text and text.isdigit() else None
+    """The port that an engine listens on; None where the service is no engine."""
+    command = engine_of(service.words)
+    return command.port if command else None
+
+
+def _flags(file: ComposeFile) -> Iterator[Found]:
+    for service in file.services:
+        command = engine_of(service.words)
+        if command and (said := complaint(command)):
+            yield Found(service.name, *said)
 
 
 def _image(file: ComposeFile) -> Iterator[Found]:
@@ -96,15 +102,14 @@ def _taken_port(file: ComposeFile) -> Iterator[Found]:
 
 def _model_mount(file: ComposeFile) -> Iterator[Found]:
     for service in file.services:
-        flags = engine_flags(service.words)
-        model = value_of(flags, "--model-path", "--model") if flags is not None else None
-        if not model or not model.startswith("/"):
+        command = engine_of(service.words)
+        if not command or not command.model.startswith("/"):
             continue
-        inside = PurePosixPath(model)
+        inside = PurePosixPath(command.model)
         if not any(inside.is_relative_to(mount.target) for mount in service.mounts):
             yield Found(
                 service.name,
-                f"--model-path {model} lies in no volume: the image carries no model",
+                f"--model-path {inside} lies in no volume: the image carries no model",
                 f"mount the model's folder at {inside.parent}",
             )
 
@@ -132,6 +137,13 @@ def _project(file: ComposeFile) -> Iterable[Found]:
 _COMPOSE = "the Compose specification"
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "engine-flags",
+        Severity.ERROR,
+        "the engine's own parser refuses the command",
+        "keel.args, with which the server starts",
+        _flags,
+    ),
     Rule(
         "health-port",
         Severity.ERROR,

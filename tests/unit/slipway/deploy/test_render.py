@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slipway.deploy.compose import interpolate, read_compose
-from slipway.deploy.engine import engine_flags, value_of
+from slipway.deploy.engine import EngineCommand, engine_of
 from slipway.deploy.load import load_all, load_site
 from slipway.deploy.render import drift, render, write_rendered
 from slipway.errors import ConfigError
@@ -60,16 +60,16 @@ def test_a_rendered_file_reads_back_to_its_topology(tmp_path: Path, topology: st
     assert found.project == plan.deployment(topology)
     assert [service.name for service in found.services] == [s.name for s in wanted.services]
     for read, service in zip(found.services, wanted.services, strict=True):
-        flags = engine_flags(read.words) or read.words[1:]
-        assert value_of(flags, "--port") == str(service.port)
+        command = engine_of(read.words) or EngineCommand("keel router", read.words[1:])
+        assert command.value("--port") == str(service.port)
         for flag, size in (("--tp", service.tp), ("--ep-size", service.ep)):
-            assert value_of(flags, flag) == (str(size) if size != 1 else None)
+            assert command.value(flag) == (str(size) if size != 1 else None)
         devices = read.raw.get("deploy", {}).get("resources", {}).get("reservations", {})
         assert tuple(
             int(gpu) for device in devices.get("devices", ()) for gpu in device["device_ids"]
         ) == (service.gpus)
         if service.role.is_engine:
-            assert value_of(flags, "--model-path") == interpolate(service.model, settings)
+            assert command.value("--model-path") == interpolate(service.model, settings)
         for name, value in service.env.items():
             assert read.environment[name] == value
         assert [mount.source for mount in read.mounts] == [

@@ -27,6 +27,12 @@ services:
 
 # rule -> what is replaced in RIGHT, what by, and by which near miss that is right again
 CASES = {
+    "engine-flags": [
+        ("--host 0.0.0.0", "--hots 0.0.0.0", "--host=0.0.0.0", ""),
+        ("--host 0.0.0.0", "--host 0.0.0.0 --dtype fp8", "--host 0.0.0.0 --dtype auto", ""),
+        ("--model-path /models/x.gguf", "", "--model /models/x.gguf", ""),
+        ("command: serve", "command: keel serve --tp 2", "command: keel serve --tp 1", ""),
+    ],
     "image-pinned": [
         (f"@{DIGEST}", ":latest", "", "${IMAGE:?by digest}"),
         (f"@{DIGEST}", "", f":v1@{DIGEST}", ""),
@@ -84,8 +90,8 @@ def test_two_engines_on_the_hosts_network_need_two_ports(tmp_path: Path) -> None
     text = """
 name: host
 services:
-  a: {{image: "${{I:?i}}", network_mode: host, command: serve --port {0}}}
-  b: {{image: "${{I:?i}}", network_mode: host, command: serve --port {1}}}
+  a: {{image: "${{I:?i}}", network_mode: host, command: sglang serve --port {0}}}
+  b: {{image: "${{I:?i}}", network_mode: host, command: sglang serve --port {1}}}
 """
     assert found(tmp_path, text.format(30000, 30000)) == {"taken-port"}
     assert found(tmp_path, text.format(30000, 30001)) == set()
