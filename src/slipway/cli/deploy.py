@@ -79,3 +79,65 @@ def list_(as_json: bool) -> None:
 
     found = rows(load_all(find_root(Path.cwd())))
     click.echo(json.dumps(found, indent=2) if as_json else table(found))
+
+
+@command.command()
+@click.argument("name", metavar="SITE-TOPOLOGY")
+@click.option("--image", metavar="REF@DIGEST", help="Pin this image instead of the last built one.")
+@click.option("--tag", metavar="TAG", help="Pin the built image that has this tag.")
+@click.option("--registry", metavar="HOST[:PORT]", help="Where the image was pushed.")
+@click.option("--repo", metavar="REPOSITORY", help="The image's repository there.")
+@click.option("--store", type=click.Path(path_type=Path), help="Layout store; dist/images.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder to write to; dist/deploy.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was packed as JSON.")
+def pack(
+    name: str,
+    image: str | None,
+    tag: str | None,
+    registry: str | None,
+    repo: str | None,
+    store: Path | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the archive that starts a topology from an image pinned by digest.
+
+    The default is what `slipway image build` last built on this branch. Without --registry (or
+    SLIPWAY_REGISTRY) the archive takes it from here: `slipway deploy up` offers it to Docker.
+    """
+    import os
+
+    from slipway.deploy.load import find_deployment, find_root, load_all
+    from slipway.deploy.pack import choose_image, write_archive
+    from slipway.deploy.pack import pack as pack_topology
+    from slipway.deploy.source import read_source
+
+    root = find_root(Path.cwd())
+    plan, topology = find_deployment(load_all(root), name)
+    source = read_source(root)
+    chosen = choose_image(
+        plan.site,
+        root,
+        store or root / "dist" / "images",
+        source,
+        image=image or "",
+        tag=tag or "",
+        registry=registry or os.environ.get("SLIPWAY_REGISTRY", ""),
+        repository=repo or "",
+    )
+    packed = pack_topology(plan, topology, chosen, source.date)
+    path = write_archive(packed, output or root / "dist" / "deploy")
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    if as_json:
+        facts = {
+            "archive": str(shown),
+            "image": str(packed.image),
+            "digest": packed.image.digest,
+            "tag": chosen.tag,
+            "size": len(packed.content),
+        }
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        click.echo(f"archive {shown} ({len(packed.content)} bytes)")
+        click.echo(f"image   {packed.image}")
+        click.echo(f"start   slipway deploy up {shown} --model-dir PATH")
