@@ -1,0 +1,3 @@
+"""Where keys and values lie: pool, allocator, prefix cache."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The parts that models are made of."""
+
+from __future__ import annotations

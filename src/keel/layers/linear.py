@@ -1,0 +1,54 @@
+"""Matrix products with weights, in the layout that the device wants.
+
+`make_linear` is the seam for other representations of weights: models hold `Linear`s and never
+look inside.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+
+class Linear(Protocol):
+    """`x @ weight.T + bias`."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, in_features] to [T, out_features]."""
+
+
+class DenseLinear:
+    """Weights as they are, [out_features, in_features]."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self._weight, self._bias)
+
+
+class PackedLinear:
+    """Weights in oneDNN's blocked layout, for float32 on the CPU.
+
+    On an EPYC (Zen 4, 2 cores) this is 1.8x `F.linear` for one row, 2.4x for 8 and 1.3x for 512
+    over SmolLM2-135M's shapes, since MKL packs its operands at each call (`bench/engine_cpu.py`).
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        self._bias = bias
+        self._call = torch.ops.mkldnn._linear_pointwise.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self._call(x, self._weight, self._bias, "none", [], "")
+        return out
+
+
+def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """The fastest exact product for the weight's device and dtype."""
+    packs = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    if packs and weight.device.type == "cpu" and weight.dtype == torch.float32:
+        return PackedLinear(weight, bias)
+    return DenseLinear(weight, bias)

@@ -1,0 +1,3 @@
+"""Model definitions over layers and attention, found by architecture."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Request life cycle: admission, batching, the loop."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The OpenAI HTTP API and the processes behind it."""
+
+from __future__ import annotations
