@@ -141,3 +141,45 @@ def pack(
         click.echo(f"archive {shown} ({len(packed.content)} bytes)")
         click.echo(f"image   {packed.image}")
         click.echo(f"start   slipway deploy up {shown} --model-dir PATH")
+
+
+@command.command()
+@click.argument("what", metavar="ARCHIVE|SITE-TOPOLOGY")
+@click.option("--model-dir", type=click.Path(path_type=Path), help="The model: a file or a folder.")
+@click.option("--env", "env", multiple=True, metavar="K=V", help="Value of a variable.")
+@click.option("--timeout", default=300.0, show_default=True, help="Seconds for the start.")
+def up(what: str, model_dir: Path | None, env: tuple[str, ...], timeout: float) -> None:
+    """Start an ARCHIVE, or the newest one of a deployment, and ask it one question."""
+    from slipway.deploy.pack import sample_request
+    from slipway.deploy.preflight import locate_model
+    from slipway.deploy.settings import parse_settings
+    from slipway.deploy.up import find_archive, state_folder
+    from slipway.deploy.up import up as start
+
+    path = find_archive(what, Path.cwd())
+    settings = parse_settings(env)
+    if model_dir is not None:
+        folder, name = locate_model(model_dir)
+        settings = {"MODEL_DIR": str(folder), "MODEL": name, **settings}
+    running = start(
+        path,
+        settings,
+        state=state_folder(),
+        timeout=timeout,
+        say=lambda line: click.echo(line, err=True),
+    )
+    click.echo(f"{running.project} is up at {running.url} ({running.seconds:.1f} s)")
+    click.echo(f"it says: {running.answer}")
+    click.echo(f"ask it:  {sample_request(running.url)}")
+    click.echo(f"stop it: slipway deploy down {running.project}")
+
+
+@command.command()
+@click.argument("name", metavar="SITE-TOPOLOGY")
+def down(name: str) -> None:
+    """Stop a deployment that `up` started, and remove its containers."""
+    from slipway.deploy.up import down as stop
+    from slipway.deploy.up import state_folder
+
+    stop(name, state_folder())
+    click.echo(f"{name} is down")
