@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from slipway.deploy.compose import interpolate, read_compose
+from slipway.deploy.command import command_of
+from slipway.deploy.compose import interpolate, parse_compose, read_compose
 from slipway.deploy.engine import EngineCommand, engine_of
 from slipway.deploy.load import load_all, load_site
+from slipway.deploy.model import Host, Role, Service, Site, SitePlan, Topology
 from slipway.deploy.render import drift, render, write_rendered
 from slipway.errors import ConfigError
 
@@ -55,8 +59,8 @@ def test_a_rendered_file_reads_back_to_its_topology(tmp_path: Path, topology: st
     wanted = plan.topologies[topology]
     path = tmp_path / "compose.yml"
     path.write_text(render(plan, wanted))
-    settings = {name: f"/{name.lower()}" for name in plan.site.variables}
-    found = read_compose(path, settings)
+    given_values = {name: f"/{name.lower()}" for name in plan.site.variables}
+    found = read_compose(path, given_values)
     assert found.project == plan.deployment(topology)
     assert [service.name for service in found.services] == [s.name for s in wanted.services]
     for read, service in zip(found.services, wanted.services, strict=True):
@@ -69,11 +73,11 @@ def test_a_rendered_file_reads_back_to_its_topology(tmp_path: Path, topology: st
             int(gpu) for device in devices.get("devices", ()) for gpu in device["device_ids"]
         ) == (service.gpus)
         if service.role.is_engine:
-            assert command.value("--model-path") == interpolate(service.model, settings)
+            assert command.value("--model-path") == interpolate(service.model, given_values)
         for name, value in service.env.items():
             assert read.environment[name] == value
         assert [mount.source for mount in read.mounts] == [
-            interpolate(plan.site.volumes[name].source, settings) for name in service.volumes
+            interpolate(plan.site.volumes[name].source, given_values) for name in service.volumes
         ]
 
 
@@ -139,3 +143,48 @@ def test_nothing_is_open_to_the_network_and_nothing_is_privileged_by_default() -
     assert service.raw["security_opt"] == ["no-new-privileges:true"]
     assert service.raw["read_only"] is True
     assert not {"privileged", "ipc", "pid", "network_mode", "user"} & set(service.raw)
+
+
+TEXT = st.text(
+    st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"), exclude_characters="\x85\ufeff"),
+    max_size=12,
+).filter(lambda text: "${" not in text)
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,5}(-[a-z0-9]{1,5})?", fullmatch=True)
+SERVICES = st.builds(
+    Service,
+    name=NAMES,
+    role=st.sampled_from([Role.SERVE, Role.PREFILL, Role.DECODE, Role.ROUTER]),
+    port=st.integers(1, 65535),
+    model=TEXT,
+    gpus=st.lists(st.integers(0, 7), unique=True).map(tuple),
+    tp=st.integers(1, 8),
+    dp=st.integers(1, 8),
+    bootstrap_port=st.none() | st.integers(1, 65535),
+    flags=st.dictionaries(
+        NAMES,
+        st.booleans()
+        | st.integers()
+        | TEXT
+        | st.lists(TEXT).map(tuple)
+        | st.dictionaries(TEXT, TEXT | st.booleans()),
+        max_size=3,
+    ),
+    env=st.dictionaries(st.from_regex(r"[A-Z]{1,5}", fullmatch=True), TEXT, max_size=3),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(SERVICES, min_size=1, max_size=3, unique_by=lambda service: service.name))
+def test_whatever_a_service_says_is_what_compose_reads(services: list[Service]) -> None:
+    site = Site("any", "Any.", Host(8, "host"))
+    topology = Topology("any", "Any.", tuple(services))
+    plan = SitePlan(site, {"any": topology})
+    text = render(plan, topology, image=f"keel@{DIGEST}")
+    found = parse_compose(text, Path("any.yml"), {})
+    for read, service in zip(found.services, services, strict=True):
+        words, env = command_of(plan, service)
+        assert (read.name, list(read.words), dict(read.environment)) == (service.name, words, env)
+        devices = read.raw.get("deploy", {}).get("resources", {}).get("reservations", {})
+        gpus = [gpu for device in devices.get("devices", ()) for gpu in device["device_ids"]]
+        assert tuple(map(int, gpus)) == service.gpus
+    assert render(plan, topology, image=f"keel@{DIGEST}") == text
