@@ -19,6 +19,7 @@ from slipway.errors import SlipwayError
 GROUPS = {
     "image": ("slipway.cli.image", "Plan, build, push and look at images."),
     "deploy": ("slipway.cli.deploy", "Render, check, pack and start deployments."),
+    "cookbook": ("slipway.cli.cookbook", "Launch commands for models, and the site of them."),
     "doctor": ("slipway.cli.doctor", "Say what is here, and what each thing is needed for."),
 }
 
