@@ -1,0 +1,167 @@
+"""What the build asks of git, as values; nothing here writes into the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipway.errors import RepositoryError, ToolMissingError
+
+
+@dataclass(frozen=True)
+class TreeEntry:
+    """One entry of a git tree: git's mode (`100644`, `100755`, `120000`, `040000`), id, size."""
+
+    path: str
+    mode: str
+    object_id: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A git working tree, and environment variables for git where it looks at a scratch index."""
+
+    root: Path
+    env: tuple[tuple[str, str], ...] = ()
+
+    def run(self, *words: str, input_bytes: bytes | None = None) -> bytes:
+        """Standard output of `git <words>`.
+
+        Raises:
+            RepositoryError: git refused; its message is in the error.
+            ToolMissingError: git is not installed.
+        """
+        try:
+            done = subprocess.run(
+                ["git", "-c", "core.quotepath=off", *words],
+                cwd=self.root,
+                env={**os.environ, **dict(self.env), "LC_ALL": "C"},
+                input=input_bytes,
+                stdin=subprocess.DEVNULL if input_bytes is None else None,
+                capture_output=True,
+            )
+        except FileNotFoundError as error:
+            raise ToolMissingError("git is not installed", "apt-get install git") from error
+        if done.returncode:
+            reason = done.stderr.decode(errors="replace").strip().splitlines()
+            raise RepositoryError(f"git {words[0]}: {reason[-1] if reason else done.returncode}")
+        return done.stdout
+
+    def text(self, *words: str) -> str:
+        """Standard output of `git <words>` as stripped text."""
+        return self.run(*words).decode().strip()
+
+    def commit(self) -> str:
+        """The full id of HEAD."""
+        try:
+            return self.text("rev-parse", "--verify", "HEAD^{commit}")
+        except RepositoryError as error:
+            raise RepositoryError(
+                f"{self.root} has no commit yet, and an image is named after its commit",
+                "git add -A && git commit -m 'First commit'",
+            ) from error
+
+    def commit_time(self) -> int:
+        """Seconds since 1970 at which HEAD was committed."""
+        return int(self.text("show", "-s", "--format=%ct", "HEAD"))
+
+    def branch(self) -> str:
+        """The branch's name, or "detached" where HEAD is on none."""
+        name = os.environ.get("SLIPWAY_BRANCH") or self.text("rev-parse", "--abbrev-ref", "HEAD")
+        return "detached" if name == "HEAD" else name
+
+    def is_dirty(self) -> bool:
+        """Whether anything that git does not ignore differs from HEAD."""
+        return bool(self.run("status", "--porcelain", "--untracked-files=normal"))
+
+    def is_ancestor(self, older: str, newer: str) -> bool | None:
+        """Whether commit `older` is `newer` or before it; None where one is not known here."""
+        for commit in (older, newer):
+            try:
+                self.run("cat-file", "-e", f"{commit}^{{commit}}")
+            except RepositoryError:
+                return None
+        try:
+            self.run("merge-base", "--is-ancestor", older, newer)
+        except RepositoryError:
+            return False
+        return True
+
+    @contextmanager
+    def snapshot(self, path: str) -> Iterator[tuple[Checkout, str]]:
+        """The working tree below `path` as a git tree: a checkout to ask, and the tree's id.
+
+        Changed and untracked files count, ignored ones do not. Objects go to a scratch folder, so
+        the repository itself stays as it was.
+        """
+        if not (self.root / path).is_dir():
+            raise RepositoryError(f"there is no source tree {path} in {self.root}")
+        git_dir = Path(self.text("rev-parse", "--path-format=absolute", "--git-dir"))
+        objects = self.text("rev-parse", "--path-format=absolute", "--git-path", "objects")
+        with tempfile.TemporaryDirectory(prefix="slipway-index-") as scratch:
+            index = Path(scratch, "index")
+            if (git_dir / "index").exists():
+                shutil.copy2(git_dir / "index", index)
+            Path(scratch, "objects").mkdir()
+            checkout = Checkout(
+                self.root,
+                (
+                    ("GIT_INDEX_FILE", str(index)),
+                    ("GIT_OBJECT_DIRECTORY", str(Path(scratch, "objects"))),
+                    ("GIT_ALTERNATE_OBJECT_DIRECTORIES", objects),
+                ),
+            )
+            checkout.run("add", "--all", "--", path)
+            yield checkout, checkout.text("write-tree", f"--prefix={path.rstrip('/')}/")
+
+    def ls_tree(self, tree: str, *, recursive: bool = False) -> list[TreeEntry]:
+        """Entries of a tree, in git's order."""
+        words = ["ls-tree", "-z", "--long", *(["-r"] if recursive else []), tree]
+        entries = []
+        for line in self.run(*words).split(b"\0"):
+            if line:
+                head, _, path = line.partition(b"\t")
+                mode, _, object_id, size = head.decode().split()
+                entries.append(
+                    TreeEntry(path.decode(), mode, object_id, 0 if size == "-" else int(size))
+                )
+        return entries
+
+    def blobs(self, object_ids: list[str]) -> Iterator[bytes]:
+        """The contents of blobs, in the order asked for, by one git process."""
+        request = "".join(f"{object_id}\n" for object_id in object_ids).encode()
+        answer = self.run("cat-file", "--batch", input_bytes=request)
+        position = 0
+        for object_id in object_ids:
+            end = answer.index(b"\n", position)
+            found, kind, size = answer[position:end].decode().split()
+            if found != object_id or kind != "blob":
+                raise RepositoryError(f"git object {object_id} is a {kind}, not a blob")
+            start = end + 1
+            yield answer[start : start + int(size)]
+            position = start + int(size) + 1
+
+
+def find_checkout(start: Path) -> Checkout:
+    """The checkout around `start`.
+
+    Raises:
+        RepositoryError: there is none; images are named after commits.
+    """
+    try:
+        root = Checkout(start).text("rev-parse", "--show-toplevel")
+    except RepositoryError as error:
+        if "dubious ownership" in error.what:
+            raise
+        raise RepositoryError(
+            f"{start} is not in a git checkout, and an image is named after its commit",
+            "clone the repository, or: git init && git add -A && git commit -m 'First commit'",
+        ) from error
+    return Checkout(Path(root))

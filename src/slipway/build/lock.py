@@ -1,0 +1,149 @@
+"""Lock files: what pip-compile wrote, read back and held against `pyproject.toml`."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipway.build.matrix import Engine, Variant
+from slipway.errors import LockError
+
+_NORMALISE = re.compile(r"[-_.]+")
+_HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
+
+
+def normalise(name: str) -> str:
+    """A project's name in its one spelling (PEP 503)."""
+    return _NORMALISE.sub("-", name).lower()
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One locked package: name, version, and the hashes that its file may have."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock file for one variant; `pins` by normalised name, those of other platforms left out."""
+
+    path: Path
+    pins: Mapping[str, Pin]
+
+
+def target_environment(variant: Variant) -> dict[str, str]:
+    """The markers' values (PEP 508) on the variant's platform, whatever this machine is."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[variant.platforms[0].architecture]
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": f"{variant.python}.0",
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": f"{variant.python}.0",
+        "python_version": variant.python,
+        "sys_platform": "linux",
+        "extra": "",
+    }
+
+
+def read_project(path: Path) -> dict[str, Any]:
+    """`pyproject.toml` as a table.
+
+    Raises:
+        LockError: it is missing or no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise LockError(f"{path} cannot be read: {error}") from error
+
+
+def requirements(project: Mapping[str, Any], extra: str) -> list[str]:
+    """What must be installed in the image: the project's dependencies and those of `extra`."""
+    table = project.get("project", {})
+    return [*table.get("dependencies", []), *table.get("optional-dependencies", {}).get(extra, [])]
+
+
+def load(root: Path, variant: Variant) -> Lock:
+    """Read a variant's lock file.
+
+    Raises:
+        LockError: it is missing, or an entry is not pinned to one version with a hash.
+    """
+    from packaging.markers import Marker
+
+    path = root / variant.lock
+    remedy = f"slipway image lock {variant.name}"
+    try:
+        text = path.read_text()
+    except FileNotFoundError as error:
+        raise LockError(f"there is no lock file {variant.lock}", remedy) from error
+    environment = target_environment(variant)
+    pins = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        entry = line.split(" #")[0].strip()
+        if not entry or entry.startswith(("#", "--")):
+            continue
+        spec, *_ = entry.split("--hash")
+        requirement, _, marker = spec.partition(";")
+        name, pinned, version = requirement.strip().partition("==")
+        hashes = tuple(_HASH.findall(entry))
+        if not pinned or not hashes:
+            raise LockError(
+                f"{variant.lock}: {requirement.strip()!r} is not pinned with == and a hash", remedy
+            )
+        if marker and not Marker(marker.strip()).evaluate(environment):
+            continue
+        bare = normalise(name.partition("[")[0].strip())
+        pins[bare] = Pin(bare, version.strip(), hashes)
+    return Lock(variant.lock, pins)
+
+
+def check(lock: Lock, project: Mapping[str, Any], engine: Engine, variant: Variant) -> None:
+    """Hold a lock against the project.
+
+    Raises:
+        LockError: a requirement is not locked or locked outside its range, or the `cpu` variant
+        would
+            carry CUDA packages.
+    """
+    from packaging.requirements import Requirement
+
+    remedy = f"slipway image lock {variant.name}"
+    environment = target_environment(variant)
+    for text in requirements(project, engine.extra):
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate(environment):
+            continue
+        pin = lock.pins.get(normalise(requirement.name))
+        if pin is None:
+            raise LockError(f"{lock.path} does not lock {text!r} of {engine.pyproject}", remedy)
+        if not requirement.specifier.contains(pin.version, prereleases=True):
+            raise LockError(
+                f"{lock.path} locks {pin.name}=={pin.version}, but {engine.pyproject} asks for "
+                f"{text!r}",
+                remedy,
+            )
+    if variant.name == "cpu":
+        torch = lock.pins.get("torch")
+        cuda = [name for name in lock.pins if name.startswith("nvidia-") or name == "triton"]
+        if torch is not None and not torch.version.endswith("+cpu"):
+            raise LockError(
+                f"{lock.path} locks torch=={torch.version}, which brings CUDA; the cpu image needs "
+                "a +cpu build",
+                f"{remedy}, with pip configured to find the +cpu build "
+                "(PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS)",
+            )
+        if cuda:
+            raise LockError(f"{lock.path} would put {cuda[0]} into the cpu image", remedy)

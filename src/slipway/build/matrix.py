@@ -1,0 +1,182 @@
+"""`docker/matrix.toml`: the engine that is released and the variants of its image."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipway.errors import ConfigError, UsageError
+from slipway.image.descriptor import Platform
+from slipway.image.reference import Reference, parse
+
+PATH = Path("docker/matrix.toml")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The source tree that is released, and where it lies in the image."""
+
+    name: str
+    source: str
+    pyproject: str
+    extra: str
+    root: str
+    venv: str
+    entrypoint: tuple[str, ...]
+
+    @property
+    def package(self) -> str:
+        """The top-level package, as it is imported."""
+        return self.source.rstrip("/").rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class RegistryBase:
+    """A base that a registry has; `python` is its interpreter's path."""
+
+    reference: Reference
+    python: str
+
+
+@dataclass(frozen=True)
+class Rootfs:
+    """A base that mmdebstrap makes of a Debian suite and packages."""
+
+    suite: str
+    packages: tuple[str, ...]
+    python: str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of the matrix."""
+
+    name: str
+    platforms: tuple[Platform, ...]
+    python: str
+    glibc: str
+    builder: str
+    lock: Path
+    constraints: tuple[str, ...]
+    own_layer: tuple[str, ...]
+    base: RegistryBase
+    rootfs: Rootfs | None
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The whole file."""
+
+    repository: str
+    default_variant: str
+    engine: Engine
+    variants: Mapping[str, Variant]
+
+    def variant(self, name: str) -> Variant:
+        """A row by its name.
+
+        Raises:
+            UsageError: there is none; the message lists those that are there.
+        """
+        try:
+            return self.variants[name]
+        except KeyError as error:
+            raise UsageError(
+                f"there is no variant {name!r}",
+                f"the variants of {PATH} are: {', '.join(self.variants)}",
+            ) from error
+
+
+class _Table:
+    """A TOML table whose every read names file, table and key where it fails."""
+
+    def __init__(self, data: Any, where: str) -> None:
+        if not isinstance(data, dict):
+            raise ConfigError(f"{PATH}: [{where}] is missing or not a table")
+        self._data, self._where, self._read = data, where, set[str]()
+
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
+        self._read.add(key)
+        value = self._data.get(key, default)
+        if not isinstance(value, kind):
+            raise ConfigError(
+                f"{PATH}: [{self._where}] {key} is {value!r}, which is not a {kind.__name__}"
+            )
+        return value
+
+    def strings(self, key: str, default: list[str] | None = None) -> tuple[str, ...]:
+        values = self.get(key, list, default)
+        if not all(isinstance(value, str) for value in values):
+            raise ConfigError(f"{PATH}: [{self._where}] {key} is not a list of strings")
+        return tuple(values)
+
+    def done(self) -> None:
+        if unknown := sorted(set(self._data) - self._read):
+            raise ConfigError(
+                f"{PATH}: [{self._where}] has no key {unknown[0]!r}",
+                f"it knows: {', '.join(sorted(self._read))}",
+            )
+
+
+def load(root: Path) -> Matrix:
+    """Read `docker/matrix.toml` of the repository at `root`.
+
+    Raises:
+        ConfigError: it is missing or wrong; the message names table and key.
+    """
+    path = root / PATH
+    try:
+        data = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no {PATH} in {root}", "run this in a checkout of Slipway"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{PATH}: {error}") from error
+    image = _Table(data.get("image"), "image")
+    table = _Table(data.get("engine"), "engine")
+    engine = Engine(
+        name=table.get("name", str),
+        source=table.get("source", str),
+        pyproject=table.get("pyproject", str),
+        extra=table.get("extra", str),
+        root=table.get("root", str),
+        venv=table.get("venv", str),
+        entrypoint=table.strings("entrypoint"),
+    )
+    table.done()
+    variants = {name: _variant(name, value) for name, value in data.get("variants", {}).items()}
+    matrix = Matrix(image.get("repository", str), data.get("default-variant", ""), engine, variants)
+    image.done()
+    if matrix.default_variant not in variants:
+        raise ConfigError(f"{PATH}: default-variant {matrix.default_variant!r} is not a variant")
+    return matrix
+
+
+def _variant(name: str, data: Any) -> Variant:
+    where = f"variants.{name}"
+    table = _Table(data, where)
+    base = _Table(table.get("base", dict), f"{where}.base")
+    rootfs = None
+    if found := table.get("rootfs", dict, {}):
+        own = _Table(found, f"{where}.rootfs")
+        rootfs = Rootfs(own.get("suite", str), own.strings("packages"), own.get("python", str))
+        own.done()
+    variant = Variant(
+        name=name,
+        platforms=tuple(Platform.parse(text) for text in table.strings("platforms")),
+        python=table.get("python", str),
+        glibc=table.get("glibc", str),
+        builder=table.get("builder", str),
+        lock=Path(table.get("lock", str)),
+        constraints=table.strings("constraints", []),
+        own_layer=table.strings("own-layer", []),
+        base=RegistryBase(parse(base.get("reference", str)), base.get("python", str)),
+        rootfs=rootfs,
+    )
+    base.done()
+    table.done()
+    return variant

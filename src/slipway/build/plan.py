@@ -1,0 +1,189 @@
+"""The plan of one build: full or fast, and why, as a value and as a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from slipway.build import base as bases
+from slipway.build import key as keys
+from slipway.build import lock as locks
+from slipway.build import tags, version
+from slipway.build.base import Base
+from slipway.build.git import Checkout
+from slipway.build.key import DependencyKey
+from slipway.build.lock import Lock
+from slipway.build.matrix import Engine, Matrix, Variant
+from slipway.build.version import Version
+from slipway.image.layout import LayoutStore
+
+INPUTS = "org.slipway.dependency-inputs"
+DEPENDENCY_KEY = "org.slipway.dependency-key"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one build will do.
+
+    Attributes:
+        path: `full` makes the deps image, `fast` starts from it.
+        why: one clause.
+        deps_tag: the deps image's name in the store.
+        tag: the immutable tag, without the number that a collision would add.
+        alias: the name that moves.
+        moment: when the build was asked for.
+    """
+
+    matrix: Matrix
+    variant: Variant
+    path: Literal["full", "fast"]
+    why: str
+    key: DependencyKey
+    deps_tag: str
+    base: Base
+    lock: Lock
+    project: Mapping[str, Any]
+    commit: str
+    commit_time: int
+    branch: str
+    dirty: bool
+    version: Version
+    ci: bool
+    moment: datetime
+    tag: str
+    alias: str
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that is released."""
+        return self.matrix.engine
+
+    @property
+    def sentence(self) -> str:
+        """The plan for a person: `full: no deps image for key 3f2a… yet`."""
+        return f"{self.path}: {self.why}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan for a machine."""
+        return {
+            "variant": self.variant.name,
+            "plan": self.path,
+            "why": self.why,
+            "dependency_key": self.key.value,
+            "deps_tag": self.deps_tag,
+            "base": {"origin": self.base.origin, "digest": self.base.digest, "why": self.base.why},
+            "version": self.version.text,
+            "version_guess": self.version.guess,
+            "commit": self.commit,
+            "branch": self.branch,
+            "dirty": self.dirty,
+            "tag": self.tag,
+            "alias": self.alias,
+        }
+
+
+def decide(
+    checkout: Checkout,
+    matrix: Matrix,
+    variant: Variant,
+    base: Base,
+    store: LayoutStore,
+    *,
+    full: bool = False,
+    ci: bool = False,
+    moment: datetime | None = None,
+) -> Plan:
+    """Decide how the variant is built from the working tree.
+
+    Raises:
+        RepositoryError: no commit to name the image after.
+        LockError: the lock does not satisfy the project.
+    """
+    root, engine = checkout.root, matrix.engine
+    commit = checkout.commit()
+    dirty = checkout.is_dirty()
+    project = locks.read_project(root / engine.pyproject)
+    lock = locks.load(root, variant)
+    locks.check(lock, project, engine, variant)
+    key = keys.compute(root, engine, variant, lock, base.digest)
+    deps_tag = tags.deps_tag(variant.name, key.value)
+    path, why = _choose(store, variant, key, deps_tag, full)
+    moment = moment or datetime.now(UTC)
+    branch = checkout.branch()
+    return Plan(
+        matrix=matrix,
+        variant=variant,
+        path=path,
+        why=why,
+        key=key,
+        deps_tag=deps_tag,
+        base=base,
+        lock=lock,
+        project=project,
+        commit=commit,
+        commit_time=checkout.commit_time(),
+        branch=branch,
+        dirty=dirty,
+        version=version.describe(checkout, dirty=dirty),
+        ci=ci,
+        moment=moment,
+        tag=tags.image_tag(
+            branch,
+            commit,
+            ci=ci,
+            moment=moment,
+            dirty=dirty,
+            variant=variant.name,
+            default_variant=matrix.default_variant,
+        ),
+        alias=tags.alias(
+            branch, ci=ci, variant=variant.name, default_variant=matrix.default_variant
+        ),
+    )
+
+
+def _choose(
+    store: LayoutStore, variant: Variant, key: DependencyKey, deps_tag: str, full: bool
+) -> tuple[Literal["full", "fast"], str]:
+    short = f"{key.value[:12]}…"
+    if full:
+        return "full", "FULL=1 was asked for"
+    names = store.tags()
+    if deps_tag in names:
+        return "fast", f"deps image {deps_tag} is in {store.root}, only source layers move"
+    earlier = [name for name in names if name.startswith(f"deps-{variant.name}-")]
+    if not earlier:
+        return "full", f"no deps image for key {short} yet"
+    image = store.read_image(earlier[-1])
+    before = json.loads(image.annotations.get(INPUTS, "{}")) if image else {}
+    changed = keys.explain(before, key.inputs) if before else []
+    since = f", changed since {earlier[-1]}: {'; '.join(changed)}" if changed else ""
+    return "full", f"no deps image for key {short} yet{since}"
+
+
+def load_and_decide(
+    start: Path,
+    variant_name: str,
+    store: LayoutStore,
+    cache: Path,
+    *,
+    full: bool = False,
+    ci: bool = False,
+) -> tuple[Checkout, Plan]:
+    """Read the repository around `start` and decide; a base that is missing is made or fetched."""
+    from slipway.build import git
+    from slipway.build import matrix as matrices
+
+    checkout = git.find_checkout(start)
+    checkout.commit()
+    matrix = matrices.load(checkout.root)
+    variant = matrix.variant(variant_name or matrix.default_variant)
+    # What can be refused without the base is refused before the base is made.
+    project = locks.read_project(checkout.root / matrix.engine.pyproject)
+    locks.check(locks.load(checkout.root, variant), project, matrix.engine, variant)
+    base = bases.ensure(checkout.root, store, variant, cache)
+    return checkout, decide(checkout, matrix, variant, base, store, full=full, ci=ci)

@@ -1,0 +1,120 @@
+"""One build from plan to names: make the image, tag it, move the alias, and say what came out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipway.build import tags
+from slipway.build.assemble import assemble
+from slipway.build.git import Checkout
+from slipway.build.plan import Plan, load_and_decide
+from slipway.image.layout import LayoutStore, TagTakenError
+from slipway.image.model import Image
+
+STORE = Path("dist/images")
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build gave.
+
+    Attributes:
+        alias: "" where it was left alone, since it names a newer commit.
+        seconds: from the start of planning to the last name.
+    """
+
+    plan: Plan
+    image: Image
+    tag: str
+    alias: str
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The result for a machine."""
+        return {
+            **self.plan.to_json(),
+            "repository": self.plan.matrix.repository,
+            "tag": self.tag,
+            "alias": self.alias,
+            "digest": self.image.digest,
+            "bytes": self.image.size,
+            "layers": len(self.image.layers),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def build(
+    start: Path,
+    variant: str,
+    store_path: Path | None,
+    cache: Path,
+    *,
+    tag: str = "",
+    full: bool = False,
+    say: Callable[[str], None],
+) -> Built:
+    """Build the variant of the checkout around `start`.
+
+    Args:
+        store_path: the layout store; None for `dist/images` of the checkout.
+        tag: an immutable tag of the caller's own instead of the usual one.
+    """
+    begin = time.perf_counter()
+    store = LayoutStore(store_path or _default_store(start))
+    ci = os.environ.get("CI") == "true" and "SLIPWAY_LOCAL" not in os.environ
+    checkout, plan = load_and_decide(start, variant, store, cache, full=full, ci=ci)
+    if plan.version.guess:
+        say(f"version {plan.version.text} is a guess: {plan.version.guess}")
+    say(f"base: {plan.base.origin} ({plan.base.why})")
+    say(plan.sentence)
+    image = assemble(checkout, plan, store, cache, say)
+    name = _name(store, plan, image, tag)
+    alias = _move_alias(checkout, store, plan, image)
+    return Built(plan, image, name, alias, time.perf_counter() - begin)
+
+
+def _default_store(start: Path) -> Path:
+    from slipway.build.git import find_checkout
+
+    return find_checkout(start).root / STORE
+
+
+def _name(store: LayoutStore, plan: Plan, image: Image, tag: str) -> str:
+    """Give the image its immutable tag; a second image of one minute gets the next number."""
+    if tag:
+        store.tag(tag, image.descriptor)
+        return tag
+    name = plan.tag
+    for number in range(2, 100):
+        try:
+            store.tag(name, image.descriptor)
+        except TagTakenError:
+            name = tags.image_tag(
+                plan.branch,
+                plan.commit,
+                ci=plan.ci,
+                moment=plan.moment,
+                dirty=plan.dirty,
+                variant=plan.variant.name,
+                default_variant=plan.matrix.default_variant,
+                number=number,
+            )
+        else:
+            return name
+    raise TagTakenError(f"{plan.tag} and 98 numbers after it are taken", "wait a minute")
+
+
+def _move_alias(checkout: Checkout, store: LayoutStore, plan: Plan, image: Image) -> str:
+    """Move the alias, but never from a commit to one before it."""
+    there = store.read_image(plan.alias)
+    if there is not None and (named := there.labels.get("org.slipway.commit", "")):
+        backwards = named != plan.commit and checkout.is_ancestor(plan.commit, named)
+        if backwards:
+            return ""
+    store.tag(plan.alias, image.descriptor, move=True)
+    return plan.alias

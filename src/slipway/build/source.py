@@ -1,0 +1,138 @@
+"""Source layers: the engine's source tree, one layer per top-level package, keyed by git's tree
+ids.
+
+The tree is always read through git (`Checkout.snapshot`), whether it is committed or not: clean and
+edited trees take the same path, ignored files never travel, and the key of an unchanged package
+costs no hashing.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slipway.build.git import Checkout, TreeEntry
+from slipway.build.matrix import Engine
+from slipway.errors import RepositoryError
+from slipway.image.layer import File, LayerWriter, Symlink, layer_key, safe_path, write_layer
+from slipway.image.layout import LayoutStore
+from slipway.image.model import Layer
+
+# Overlay file systems take about 125 layers; base and dependencies need some of them.
+MAX_SOURCE_LAYERS = 60
+
+FindLayer = Callable[[str], Layer | None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What becomes one source layer: its entries' names below the source tree, and its key."""
+
+    name: str
+    packages: tuple[TreeEntry, ...]
+    key: str
+
+
+def parts(checkout: Checkout, tree: str, engine: Engine, dist_info: Sequence[File]) -> list[Part]:
+    """Divide a source tree into layers: top-level files first, then a part per package.
+
+    Above `MAX_SOURCE_LAYERS` packages neighbours share a layer.
+    """
+    top = checkout.ls_tree(tree)
+    files = tuple(entry for entry in top if entry.mode != "040000")
+    packages = [entry for entry in top if entry.mode == "040000"]
+    if not files and not packages:
+        raise RepositoryError(f"the source tree {engine.source} is empty")
+    share = -(-len(packages) // (MAX_SOURCE_LAYERS - 1)) or 1
+    groups = [tuple(packages[i : i + share]) for i in range(0, len(packages), share)]
+    return [
+        Part(
+            "",
+            files,
+            _key(engine, files, [[file.path, file.data.decode()] for file in dist_info]),
+        ),
+        *(Part(" ".join(p.path for p in group), group, _key(engine, group)) for group in groups),
+    ]
+
+
+def _key(engine: Engine, entries: Sequence[TreeEntry], more: object = None) -> str:
+    listed = [[entry.path, entry.mode, entry.object_id] for entry in entries]
+    return layer_key("source", [engine.root, engine.package, listed, more])
+
+
+def dist_info(
+    engine: Engine, distribution: str, version: str, scripts: Mapping[str, str]
+) -> list[File]:
+    """The metadata through which `importlib.metadata` finds the version (PEP 376, PEP 566)."""
+    root = engine.root.lstrip("/")
+    folder = f"{root}/{distribution.replace('-', '_')}-{version}.dist-info"
+    entry_points = "".join(f"{name} = {to}\n" for name, to in sorted(scripts.items()))
+    return [
+        File(
+            f"{folder}/METADATA",
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n".encode(),
+        ),
+        File(f"{folder}/entry_points.txt", f"[console_scripts]\n{entry_points}".encode()),
+    ]
+
+
+def layers(
+    checkout: Checkout,
+    tree: str,
+    engine: Engine,
+    metadata: Sequence[File],
+    store: LayoutStore,
+    find: FindLayer,
+) -> list[Layer]:
+    """The source layers of `tree`, bottom first; those that `find` has by key are taken."""
+    made = []
+    for part in parts(checkout, tree, engine, metadata):
+        found = find(part.key)
+        made.append(found or _make(checkout, part, engine, metadata, store))
+    return made
+
+
+def _make(
+    checkout: Checkout, part: Part, engine: Engine, metadata: Sequence[File], store: LayoutStore
+) -> Layer:
+    root = engine.root.lstrip("/")
+    package = f"{root}/{engine.package}"
+
+    def fill(writer: LayerWriter) -> None:
+        if not part.name:
+            # Whatever a lower layer has here does not live on.
+            writer.opaque(root)
+            for file in metadata:
+                writer.add(file)
+            writer.directory(package)
+        entries = []
+        for entry in part.packages:
+            if entry.mode == "040000":
+                below = checkout.ls_tree(entry.object_id, recursive=True)
+                entries += [
+                    TreeEntry(f"{entry.path}/{b.path}", b.mode, b.object_id, b.size) for b in below
+                ]
+            else:
+                entries.append(entry)
+        entries = [entry for entry in entries if entry.mode != "160000"]
+        contents = checkout.blobs([entry.object_id for entry in entries])
+        for entry, data in zip(entries, contents, strict=True):
+            path = f"{package}/{safe_path(entry.path, engine.source)}"
+            if entry.mode == "120000":
+                writer.add(_link(path, data.decode(), root))
+            else:
+                writer.add(File(path, data, executable=entry.mode == "100755"))
+
+    label = f"source {engine.package}{f'/{part.name}' if part.name else ''}"
+    return write_layer(store, fill, roots=[root], key=part.key, created_by=label)
+
+
+def _link(path: str, target: str, root: str) -> Symlink:
+    end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    if target.startswith("/") or not end.startswith(f"{root}/"):
+        raise RepositoryError(
+            f"the link {path} leaves the source tree: it points at {target!r}",
+            "make it relative and let it stay inside, or remove it",
+        )
+    return Symlink(path, target)

@@ -1,0 +1,67 @@
+"""Names of images: immutable tags, and the aliases that move.
+
+`<branch>-<sha9>-{ci|local}-<YYYYMMDD-HHMM>[-dirty][-<variant>]`. Tags are lower case, since Gitea's
+registry folds them, and at most 128 characters (OCI distribution spec 1.1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+
+MAX_LENGTH = 128
+# What a slug must leave room for: -<sha9>-local-<time>-dirty-99-<variant of up to 24>.
+_SLUG_LENGTH = 60
+
+
+def slug(branch: str) -> str:
+    """A branch as a part of a tag; where that loses something, a short hash keeps it apart.
+
+    `main` stays `main`; `Feature/X` becomes `feature-x-` and six hex digits, so that it never meets
+    `feature-x`.
+    """
+    kept = re.sub(r"-+", "-", re.sub(r"[^a-z0-9._-]", "-", branch.lower())).strip("-.")
+    kept = kept[:_SLUG_LENGTH].rstrip("-.")
+    if kept == branch:
+        return kept
+    return f"{kept or 'branch'}-{hashlib.sha256(branch.encode()).hexdigest()[:6]}"
+
+
+def _suffix(variant: str, default: str) -> str:
+    return "" if variant == default else f"-{variant}"
+
+
+def image_tag(
+    branch: str,
+    commit: str,
+    *,
+    ci: bool,
+    moment: datetime,
+    dirty: bool = False,
+    variant: str,
+    default_variant: str,
+    number: int = 1,
+) -> str:
+    """The immutable tag of one build.
+
+    Args:
+        moment: when it is built; written in UTC to the minute.
+        number: 2 and more for a further build of one commit in one minute with another digest.
+    """
+    return (
+        f"{slug(branch)}-{commit[:9]}-{'ci' if ci else 'local'}"
+        f"-{moment.astimezone(UTC):%Y%m%d-%H%M}"
+        f"{f'-{number}' if number > 1 else ''}{'-dirty' if dirty else ''}"
+        f"{_suffix(variant, default_variant)}"
+    )
+
+
+def alias(branch: str, *, ci: bool, variant: str, default_variant: str) -> str:
+    """The name that moves to the newest build of a branch."""
+    return f"{slug(branch)}-latest{'' if ci else '-local'}{_suffix(variant, default_variant)}"
+
+
+def deps_tag(variant: str, key: str) -> str:
+    """The name of the deps image with dependency key `key`."""
+    return f"deps-{variant}-{key[:12]}"

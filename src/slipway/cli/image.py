@@ -1,0 +1,192 @@
+"""`slipway image`: plan, build and look at images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def _store_option(function: Any) -> Any:
+    return click.option(
+        "--store",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where images lie (an OCI layout).  [default: dist/images of the checkout]",
+    )(function)
+
+
+_variant = click.option("--variant", default="", help="A row of docker/matrix.toml.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+_full = click.option("--full", is_flag=True, envvar="FULL", help="Make the dependencies anew.")
+
+
+@click.group()
+def command() -> None:
+    """Plan, build, push and look at images."""
+
+
+def _say(text: str) -> None:
+    click.echo(f"== {text}", err=True)
+
+
+def _open(store: Path | None) -> Any:
+    from slipway.build.git import find_checkout
+    from slipway.build.run import STORE
+    from slipway.image.layout import LayoutStore
+
+    return LayoutStore(store or find_checkout(Path.cwd()).root / STORE)
+
+
+@command.command()
+@_variant
+@_full
+@_store_option
+@_json
+def plan(variant: str, full: bool, store: Path | None, as_json: bool) -> None:
+    """Say what a build would do, and why; builds nothing but a missing base."""
+    from slipway.build.plan import load_and_decide
+    from slipway.build.wheels import cache_folder
+
+    _, decided = load_and_decide(Path.cwd(), variant, _open(store), cache_folder(), full=full)
+    if as_json:
+        click.echo(json.dumps(decided.to_json(), indent=2))
+        return
+    click.echo(decided.sentence)
+    click.echo(f"tag:   {decided.tag}\nalias: {decided.alias}")
+    click.echo(f"base:  {decided.base.origin} ({decided.base.why})")
+
+
+@command.command()
+@click.argument("tag", default="")
+@_variant
+@_full
+@_store_option
+@click.option("--push", is_flag=True, help="Push it to --registry under --repo.")
+@click.option("--registry", envvar="SLIPWAY_REGISTRY", default="", help="Host[:port] to push to.")
+@click.option("--repo", default="", help="Repository there.  [default: that of docker/matrix.toml]")
+@click.option(
+    "--docker-archive",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write a tar for `docker load`.",
+)
+@_json
+def build(
+    tag: str,
+    variant: str,
+    full: bool,
+    store: Path | None,
+    push: bool,
+    registry: str,
+    repo: str,
+    docker_archive: Path | None,
+    as_json: bool,
+) -> None:
+    """Build this checkout's image without Docker, under TAG or its usual tag."""
+    from slipway.build.run import build as run
+    from slipway.build.wheels import cache_folder
+    from slipway.errors import UsageError
+
+    if push and not registry:
+        raise UsageError(
+            "--push needs to know where to", "name a registry with --registry or SLIPWAY_REGISTRY"
+        )
+    built = run(Path.cwd(), variant, store, cache_folder(), tag=tag, full=full, say=_say)
+    result = built.to_json()
+    if push:
+        from slipway.image.reference import Reference
+        from slipway.image.registry import Registry, push_image
+
+        target = Reference(repo or built.plan.matrix.repository, registry)
+        repository = Registry(registry).repository(target.repository)
+        names = [built.tag, *([built.alias] if built.alias else [])]
+        report = push_image(built.image, repository, names)
+        result["pushed"] = str(target.with_tag(built.tag).with_digest(built.image.digest))
+        result["bytes_pushed"] = report.bytes_uploaded
+    if docker_archive:
+        from slipway.image.archive import write_docker_archive
+
+        name = f"{built.plan.matrix.repository}:{built.tag}"
+        write_docker_archive(built.image, [name], docker_archive)
+        result["docker_archive"] = str(docker_archive)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    for line in describe(result):
+        click.echo(line)
+
+
+def describe(result: dict[str, Any]) -> list[str]:
+    """A build's result for a person, a line each."""
+    lines = [
+        f"image:   {result['repository']}:{result['tag']}",
+        f"alias:   {result['alias'] or '(left where it is: it names a newer commit)'}",
+        f"digest:  {result['digest']}",
+        f"size:    {result['bytes'] / 1e6:.1f} MB in {result['layers']} layers",
+        f"plan:    {result['plan']}: {result['why']}",
+        f"time:    {result['seconds']:.2f} s",
+    ]
+    if "pushed" in result:
+        lines.append(f"pushed:  {result['pushed']} ({result['bytes_pushed'] / 1e6:.2f} MB moved)")
+    if "docker_archive" in result:
+        lines.append(f"load:    docker load -i {result['docker_archive']}")
+    return lines
+
+
+@command.command()
+@_variant
+@_store_option
+@click.option("--update", is_flag=True, help="Choose again, and record a registry's digest.")
+def base(variant: str, store: Path | None, update: bool) -> None:
+    """Have the variant's base here, and say which one it is and why."""
+    from slipway.build import base as bases
+    from slipway.build import matrix as matrices
+    from slipway.build.git import find_checkout
+    from slipway.build.wheels import cache_folder
+
+    root = find_checkout(Path.cwd()).root
+    matrix = matrices.load(root)
+    row = matrix.variant(variant or matrix.default_variant)
+    found = bases.ensure(root, _open(store), row, cache_folder(), update=update)
+    click.echo(f"base of {row.name}: {found.origin} ({found.why})\ndigest: {found.digest}")
+    if update and bases.record(root, row, found):
+        click.echo(f"recorded in {bases.LOCK}")
+
+
+@command.command()
+@click.argument("variant")
+def lock(variant: str) -> None:
+    """Write the lock file of VARIANT anew from pyproject.toml, with pip-compile."""
+    from slipway.build import matrix as matrices
+    from slipway.build.compile import write_lock
+    from slipway.build.git import find_checkout
+
+    root = find_checkout(Path.cwd()).root
+    matrix = matrices.load(root)
+    row = matrix.variant(variant)
+    write_lock(root, matrix.engine, row, _say)
+    click.echo(f"wrote {row.lock}")
+
+
+@command.command()
+@click.argument("tag")
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+@_store_option
+def export(tag: str, path: Path, store: Path | None) -> None:
+    """Write the image TAG as a tar for `docker load`."""
+    from slipway.build import matrix as matrices
+    from slipway.build.git import find_checkout
+    from slipway.errors import UsageError
+    from slipway.image.archive import write_docker_archive
+
+    images = _open(store)
+    image = images.read_image(tag)
+    if image is None:
+        names = [name for name in images.tags() if not name.startswith(("deps-", "base-"))]
+        raise UsageError(
+            f"there is no image {tag} in {images.root}", f"there are: {', '.join(names) or 'none'}"
+        )
+    repository = matrices.load(find_checkout(Path.cwd()).root).repository
+    write_docker_archive(image, [f"{repository}:{tag}"], path)
+    click.echo(f"docker load -i {path}")

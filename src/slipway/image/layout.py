@@ -1,0 +1,300 @@
+"""An OCI image layout on disk: blobs by digest, names in `index.json` (image-layout.md, 1.1).
+
+Writers work under a temporary name and rename, names change under a lock, so a reader never sees
+half a blob and a build killed at any point leaves a usable store.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from slipway.errors import IntegrityError, SlipwayError, StorageError
+from slipway.image.descriptor import MANIFEST, MANIFEST_TYPES, Descriptor
+from slipway.image.model import Image, Layer, canonical_json, sha256
+
+REF_NAME = "org.opencontainers.image.ref.name"
+_CHUNK = 1 << 20
+
+
+class TagTakenError(SlipwayError):
+    """An immutable tag already names another digest."""
+
+    exit_code = 13
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn a refusing disk into a `StorageError` that names the place and what helps."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                f"the disk under {path} is full",
+                "free some space (`df -h` shows where), or put the store elsewhere with --store",
+            ) from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise StorageError(
+                f"{path} cannot be written: {error.strerror}",
+                "make it writable, or put the store elsewhere with --store",
+            ) from error
+        raise
+
+
+class BlobWriter:
+    """A blob that is being written: hashed on the way, visible only once committed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        """Append bytes."""
+        self._file.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+        return len(data)
+
+    @property
+    def digest(self) -> str:
+        """Digest of what was written so far."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+
+class LayoutStore:
+    """The layout at `root`, made when first written to."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    # -- blobs
+
+    def blob_path(self, digest: str) -> Path:
+        """Where a blob lies or would lie."""
+        algorithm, _, value = digest.partition(":")
+        return self.root / "blobs" / algorithm / value
+
+    def has(self, digest: str) -> bool:
+        """Whether the blob is here."""
+        return self.blob_path(digest).exists()
+
+    def open(self, blob: Descriptor) -> BinaryIO:
+        """The blob's bytes, from the start.
+
+        Raises:
+            IntegrityError: it is not here, or has another size than its descriptor says.
+        """
+        path = self.blob_path(blob.digest)
+        try:
+            file = path.open("rb")
+        except FileNotFoundError as error:
+            raise IntegrityError(
+                f"blob {blob.digest} is missing from {self.root}",
+                f"remove {self.root} and build again",
+            ) from error
+        if os.fstat(file.fileno()).st_size != blob.size:
+            file.close()
+            raise IntegrityError(
+                f"blob {blob.digest} in {self.root} is not {blob.size} bytes long",
+                f"remove {path} and build again",
+            )
+        return file
+
+    @contextmanager
+    def writer(self) -> Iterator[BlobWriter]:
+        """A new blob, kept under its digest when the block ends without an exception."""
+        with storage_errors(self.root):
+            folder = self.root / "blobs" / "sha256"
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(prefix=".part-", dir=folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    blob = BlobWriter(file)
+                    yield blob
+                os.chmod(name, 0o644)
+                os.replace(name, self.blob_path(blob.digest))
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+
+    def put(self, data: bytes, media_type: str) -> Descriptor:
+        """Store a small blob."""
+        blob = Descriptor(media_type, sha256(data), len(data))
+        if not self.has(blob.digest):
+            with self.writer() as writer:
+                writer.write(data)
+        return blob
+
+    def copy(self, layer: Layer) -> None:
+        """Bring a layer's blob here, checked against its descriptor.
+
+        Raises:
+            IntegrityError: the source gave other bytes.
+        """
+        blob = layer.descriptor
+        if self.has(blob.digest):
+            return
+        with layer.open() as source, self.writer() as writer:
+            while chunk := source.read(_CHUNK):
+                writer.write(chunk)
+            if writer.digest != blob.digest or writer.size != blob.size:
+                raise IntegrityError(
+                    f"blob {blob.digest} came as {writer.digest} with {writer.size} bytes"
+                )
+
+    # -- images
+
+    def write_image(self, image: Image, tags: Iterable[str] = (), *, move: bool = False) -> None:
+        """Store an image, blobs first, then its names.
+
+        Args:
+            image: what to store; layers that are not here are copied from their source.
+            tags: names to give it.
+            move: allow a name that names another digest to move.
+
+        Raises:
+            TagTakenError: a tag names another digest and may not move.
+        """
+        for layer in image.layers:
+            self.copy(layer)
+        self.put(image.config_bytes, image.config_descriptor.media_type)
+        self.put(image.manifest_bytes, MANIFEST)
+        for tag in tags:
+            self.tag(tag, image.descriptor, move=move)
+
+    def read_image(self, name: str) -> Image | None:
+        """The image under a tag or digest, or None where it is not here.
+
+        Raises:
+            IntegrityError: it is here and damaged.
+        """
+        descriptor = self.tags().get(name)
+        if descriptor is None:
+            if not name.startswith("sha256:") or not self.has(name):
+                return None
+            descriptor = Descriptor(MANIFEST, name, self.blob_path(name).stat().st_size)
+        manifest = self._read_json(descriptor)
+        if manifest.get("mediaType", MANIFEST) not in MANIFEST_TYPES or "layers" not in manifest:
+            raise IntegrityError(f"{name} in {self.root} is not an image manifest")
+        config = self._read_json(Descriptor.from_json(manifest["config"]))
+        diff_ids = config["rootfs"]["diff_ids"]
+        history = [entry for entry in config.get("history", []) if not entry.get("empty_layer")]
+        layers = tuple(
+            Layer(
+                descriptor=Descriptor.from_json(layer),
+                diff_id=diff_id,
+                source=self,
+                created_by=history[number].get("created_by", "") if number < len(history) else "",
+            )
+            for number, (layer, diff_id) in enumerate(
+                zip(manifest["layers"], diff_ids, strict=True)
+            )
+        )
+        return Image(
+            config={k: v for k, v in config.items() if k not in ("rootfs", "history", "created")},
+            layers=layers,
+            annotations=manifest.get("annotations") or {},
+            created=config.get("created", ""),
+        )
+
+    def _read_json(self, descriptor: Descriptor) -> dict[str, Any]:
+        with self.open(descriptor) as file:
+            data = file.read()
+        if sha256(data) != descriptor.digest:
+            raise IntegrityError(
+                f"blob {descriptor.digest} in {self.root} is damaged",
+                f"remove {self.blob_path(descriptor.digest)} and build again",
+            )
+        value: dict[str, Any] = json.loads(data)
+        return value
+
+    # -- names
+
+    def tags(self) -> Mapping[str, Descriptor]:
+        """All names, in the order they were given."""
+        try:
+            index = json.loads((self.root / "index.json").read_bytes())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise IntegrityError(
+                f"{self.root / 'index.json'} is damaged: {error}", f"remove {self.root}"
+            ) from error
+        found = {}
+        for entry in index.get("manifests", []):
+            descriptor = Descriptor.from_json(entry)
+            if name := descriptor.annotations.get(REF_NAME):
+                found[name] = replace(descriptor, annotations={})
+        return found
+
+    def tag(self, name: str, image: Descriptor, *, move: bool = False) -> None:
+        """Let `name` name `image`, whose manifest is already here.
+
+        Raises:
+            TagTakenError: `name` names another digest and `move` is not set.
+        """
+        with self._locked():
+            tags = dict(self.tags())
+            taken = tags.get(name)
+            if taken == image:
+                return
+            if taken is not None and not move:
+                raise TagTakenError(
+                    f"tag {name} already names {taken.digest}, not {image.digest}",
+                    "tags are immutable; choose another with --tag",
+                )
+            tags.pop(name, None)
+            self._write_index({**tags, name: image})
+
+    def untag(self, name: str) -> None:
+        """Forget a name; blobs stay until `gc`."""
+        with self._locked():
+            tags = dict(self.tags())
+            if tags.pop(name, None) is not None:
+                self._write_index(tags)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with storage_errors(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            with (self.root / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+
+    def _write_index(self, tags: Mapping[str, Descriptor]) -> None:
+        marker = self.root / "oci-layout"
+        if not marker.exists():
+            _replace(marker, b'{"imageLayoutVersion":"1.0.0"}')
+        manifests = [
+            replace(descriptor, annotations={REF_NAME: name}).to_json()
+            for name, descriptor in tags.items()
+        ]
+        index = {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.index.v1+json",
+            "manifests": manifests,
+        }
+        _replace(self.root / "index.json", canonical_json(index))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
