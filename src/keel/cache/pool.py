@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -39,13 +41,8 @@ class KVPool:
         self.num_slots = num_tokens + 1
         shape = (self.num_slots, layout.num_kv_heads, layout.head_dim)
 
-        # Zeroed, since padding must not bring NaN into a masked sum. On the CPU zeroed pages are
-        # mapped only when they are written.
         def buffers() -> list[torch.Tensor]:
-            return [
-                torch.zeros(shape, dtype=layout.dtype, device=device)
-                for _ in range(layout.num_layers)
-            ]
+            return [_zeros(shape, layout.dtype, device) for _ in range(layout.num_layers)]
 
         self.keys = buffers()
         self.values = buffers()
@@ -54,3 +51,15 @@ class KVPool:
         """Store new tokens: `slots` [T] int64; `k`, `v` [T, num_kv_heads, head_dim]."""
         self.keys[layer].index_copy_(0, slots, k)
         self.values[layer].index_copy_(0, slots, v)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros, since padding must not bring NaN into a masked sum.
+
+    On the CPU they are pages of the kernel's that become memory when they are written; torch.zeros
+    would touch gigabytes at start.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, prod(shape) * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)

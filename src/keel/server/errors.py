@@ -1,0 +1,99 @@
+"""Refusals in the shape of OpenAI's API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from keel.errors import KeelError
+from keel.messages import Finish
+
+
+class ApiError(Exception):
+    """A request that is refused.
+
+    Args:
+        message: one sentence: what is wrong, with the value.
+        status: of HTTP.
+        param: the field that is wrong.
+        code: of OpenAI, like `context_length_exceeded`.
+    """
+
+    def __init__(
+        self, message: str, status: int = 400, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message, self.status, self.param, self.code = message, status, param, code
+
+
+_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "internal_server_error",
+    503: "service_unavailable_error",
+}
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """`{"error": {...}}`."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": _TYPES.get(error.status, "invalid_request_error"),
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    """The response of a refusal."""
+    headers = {"Retry-After": "1"} if error.status in (429, 503) else None
+    if error.status == 401:
+        headers = {"WWW-Authenticate": "Bearer"}
+    return JSONResponse(error_body(error), status_code=error.status, headers=headers)
+
+
+def from_finish(finish: Finish) -> ApiError:
+    """What the scheduler refused."""
+    return ApiError(finish.message, finish.status)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Make every failure of a handler an OpenAI error body."""
+
+    @app.exception_handler(ApiError)
+    async def refused(_: Request, error: ApiError) -> JSONResponse:
+        return error_response(error)
+
+    @app.exception_handler(KeelError)
+    async def failed(_: Request, error: KeelError) -> JSONResponse:
+        return error_response(ApiError(error.what, 500))
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        if first["type"] == "json_invalid":
+            detail = (first.get("ctx") or {}).get("error", "")
+            return error_response(ApiError(f"the body is not JSON: {detail}".rstrip(": ")))
+        if first["type"] == "extra_forbidden":
+            message = f"unrecognized request argument: {where}"
+            return error_response(ApiError(message, param=where))
+        message = f"{where}: {first['msg']}" if where else str(first["msg"])
+        return error_response(ApiError(message, param=where or None))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return error_response(ApiError(message, error.status_code))
+
+    @app.exception_handler(Exception)
+    async def broken(_: Request, error: Exception) -> JSONResponse:
+        # Starlette logs the traceback; the client is told only that it is not at fault.
+        return error_response(ApiError("the server failed on this request; its log says how", 500))
