@@ -83,19 +83,30 @@ def list_(as_json: bool) -> None:
 
 @command.command()
 @click.argument("name", metavar="SITE-TOPOLOGY")
-@click.option("--image", metavar="REF@DIGEST", help="Pin this image instead of the last built one.")
-@click.option("--tag", metavar="TAG", help="Pin the built image that has this tag.")
-@click.option("--registry", metavar="HOST[:PORT]", help="Where the image was pushed.")
-@click.option("--repo", metavar="REPOSITORY", help="The image's repository there.")
+@click.option(
+    "--image",
+    default="",
+    metavar="REF@DIGEST",
+    help="Pin this image instead of the last built one.",
+)
+@click.option("--tag", default="", metavar="TAG", help="Pin the built image that has this tag.")
+@click.option(
+    "--registry",
+    envvar="SLIPWAY_REGISTRY",
+    default="",
+    metavar="HOST[:PORT]",
+    help="Where the image was pushed.",
+)
+@click.option("--repo", default="", metavar="REPOSITORY", help="The image's repository there.")
 @click.option("--store", type=click.Path(path_type=Path), help="Layout store; dist/images.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder to write to; dist/deploy.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was packed as JSON.")
 def pack(
     name: str,
-    image: str | None,
-    tag: str | None,
-    registry: str | None,
-    repo: str | None,
+    image: str,
+    tag: str,
+    registry: str,
+    repo: str,
     store: Path | None,
     output: Path | None,
     as_json: bool,
@@ -107,26 +118,27 @@ def pack(
     """
     import os
 
+    from slipway.build.git import Checkout
+    from slipway.build.run import STORE
+    from slipway.deploy.built import find_built, pin
     from slipway.deploy.load import find_deployment, find_root, load_all
-    from slipway.deploy.pack import choose_image, write_archive
+    from slipway.deploy.pack import DIST, write_archive
     from slipway.deploy.pack import pack as pack_topology
-    from slipway.deploy.source import read_source
+    from slipway.image.layout import LayoutStore
 
     root = find_root(Path.cwd())
     plan, topology = find_deployment(load_all(root), name)
-    source = read_source(root)
-    chosen = choose_image(
-        plan.site,
-        root,
-        store or root / "dist" / "images",
-        source,
-        image=image or "",
-        tag=tag or "",
-        registry=registry or os.environ.get("SLIPWAY_REGISTRY", ""),
-        repository=repo or "",
-    )
-    packed = pack_topology(plan, topology, chosen, source.date)
-    path = write_archive(packed, output or root / "dist" / "deploy")
+    checkout = Checkout(root)
+    if image:
+        chosen = pin(image, tag)
+    else:
+        images = LayoutStore(store or root / STORE)
+        chosen = find_built(
+            checkout, images, plan.site, tag=tag, registry=registry, repository=repo
+        )
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    packed = pack_topology(plan, topology, chosen, int(epoch or checkout.commit_time()))
+    path = write_archive(packed, output or root / DIST)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     if as_json:
         facts = {

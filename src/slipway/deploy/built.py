@@ -1,80 +1,95 @@
-"""Finds what `slipway image build` left in the layout store, by the names in its index."""
+"""Chooses the image that an archive pins: what was last built here, or what one is told."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-from slipway.errors import StorageError, UsageError
+from slipway.build import matrix as matrices
+from slipway.build.git import Checkout
+from slipway.build.tags import alias
+from slipway.deploy.model import Site
+from slipway.errors import UsageError
+from slipway.image.layout import LayoutStore
+from slipway.image.reference import Reference, parse
 
-REF_NAME = "org.opencontainers.image.ref.name"
-_ALIAS = re.compile(r"(?P<branch>.+)-latest(?:-local)?(?:-(?P<variant>[a-z0-9-]+))?")
-_TIME = re.compile(r"-(?:ci|local)-(\d{8}-\d{4})")
+# Where an image that no registry has is offered while `slipway deploy up` pulls it. Docker
+# allows plain HTTP on loopback. The port is fixed so that one image gives one archive; it lies
+# outside of the ranges for outgoing connections (32768 upwards on Linux, 49152 upwards
+# elsewhere) and of Kubernetes' node ports (30000-32767), and no registry uses it by default.
+LOOPBACK = "127.0.0.1:29870"
+
+# Names in the store that are no immutable tags of images: aliases, deps images, bases.
+_MOVES = re.compile(r".+-latest(?:-local)?(?:-[a-z0-9-]+)?|(?:deps|base)-.+")
 
 
 @dataclass(frozen=True)
-class Built:
-    """An image in the layout store: its digest, its immutable tag, and all its names."""
+class PinnedImage:
+    """An image by digest, and the immutable tag that it was built as."""
 
-    digest: str
+    reference: Reference
     tag: str
-    names: tuple[str, ...]
 
 
-def built_images(store: Path) -> list[Built]:
-    """Every named image of a layout store; empty where there is no store yet.
+def pin(text: str, tag: str = "") -> PinnedImage:
+    """The image that a reference by digest names, taken as it is.
 
-    Raises:
-        StorageError: the store's index cannot be read.
-    """
-    index = store / "index.json"
-    names: dict[str, list[str]] = {}
-    try:
-        for entry in json.loads(index.read_bytes())["manifests"]:
-            if name := entry.get("annotations", {}).get(REF_NAME, ""):
-                names.setdefault(entry["digest"], []).append(_tag_of(name))
-    except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageError(
-            f"{index} is no index of an image layout ({error!r})", f"remove {store}; build again"
-        ) from None
-    return [
-        Built(digest, next((n for n in found if not _ALIAS.fullmatch(n)), found[0]), tuple(found))
-        for digest, found in names.items()
-    ]
-
-
-def find_built(store: Path, *, tag: str = "", branch: str = "", variant_suffix: str = "") -> Built:
-    """One image of the store: the one with a tag, else the one that the branch's alias names.
-
-    Where both `<branch>-latest` and `<branch>-latest-local` are there, the newer tag counts.
+    Args:
+        text: `name[:tag]@sha256:…`.
+        tag: what the archive is named after; without one the reference's, or its digest.
 
     Raises:
-        UsageError: there is none; the remedy lists what there is.
+        UsageError: the text is no reference, or has no digest.
     """
-    images = built_images(store)
-    wanted = [tag] if tag else [f"{branch}-latest{w}{variant_suffix}" for w in ("", "-local")]
-    found = [image for image in images if set(wanted) & set(image.names)]
-    if found:
-        return max(found, key=lambda image: _time(image.tag))
-    if not images:
-        raise UsageError(f"no image was built yet: {store} has none", "make image")
-    there = sorted(name for image in images for name in image.names)
-    raise UsageError(
-        f"{store} has no image named {' or '.join(wanted)}",
-        f"make image, or choose one with --tag: {', '.join(there[:8])}",
-    )
+    reference = parse(text)
+    if not reference.digest:
+        raise UsageError(
+            f"{text} is not pinned by digest",
+            "write name@sha256:…; `slipway image build` and `docker pull` print it",
+        )
+    return PinnedImage(reference, tag or reference.tag or reference.digest.partition(":")[2][:12])
 
 
-def _time(tag: str) -> str:
-    match = _TIME.search(tag)
-    return match[1] if match else ""
+def find_built(
+    checkout: Checkout,
+    store: LayoutStore,
+    site: Site,
+    *,
+    tag: str = "",
+    registry: str = "",
+    repository: str = "",
+) -> PinnedImage:
+    """An image that was built here: the one with a tag, else the newest of the branch.
+
+    Args:
+        checkout: its branch and matrix are asked.
+        store: where built images lie.
+        site: its variant of the image is taken.
+        tag: a name in the store, instead of the branch's aliases.
+        registry, repository: where the image was pushed; without, `LOOPBACK` and the matrix's.
+
+    Raises:
+        UsageError: the store has no such image; the remedy lists what it has.
+        IntegrityError: the store is damaged.
+    """
+    matrix = matrices.load(checkout.root)
+    wanted = [tag] if tag else _aliases(checkout, site, matrix.default_variant)
+    names = store.tags()
+    # A name that moves goes to the end, so the last one is the newest.
+    found = next((names[name].digest for name in reversed(list(names)) if name in wanted), None)
+    fixed = [name for name in names if not _MOVES.fullmatch(name)]
+    if found is None:
+        if not fixed:
+            raise UsageError(f"no image was built yet: {store.root} has none", "make image")
+        raise UsageError(
+            f"{store.root} has no image named {' or '.join(wanted)}",
+            f"make image, or choose one with --tag: {', '.join(fixed[-5:])}",
+        )
+    tags = [name for name in fixed if names[name].digest == found]
+    name = f"{registry or LOOPBACK}/{repository or matrix.repository}@{found}"
+    return pin(name, tag or (tags[-1] if tags else ""))
 
 
-def _tag_of(name: str) -> str:
-    """A name in the index is a tag, or a whole reference that ends in one."""
-    last = name.rpartition("/")[2]
-    return last.rpartition(":")[2]
+def _aliases(checkout: Checkout, site: Site, default: str) -> list[str]:
+    branch, variant = checkout.branch(), site.image_variant
+    return [alias(branch, ci=ci, variant=variant, default_variant=default) for ci in (True, False)]

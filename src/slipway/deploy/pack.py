@@ -6,30 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slipway.deploy import archive
-from slipway.deploy.built import find_built
+from slipway.deploy.built import LOOPBACK, PinnedImage
 from slipway.deploy.load import VARIABLE
-from slipway.deploy.model import Site, SitePlan, Topology
+from slipway.deploy.model import SitePlan, Topology
 from slipway.deploy.render import GRACE, file_name, render
 from slipway.deploy.settings import write_env
-from slipway.deploy.source import Source
-from slipway.deploy.tables import read_toml
-from slipway.errors import UsageError
-from slipway.image.reference import Reference, parse
+from slipway.image.reference import Reference
 
-# Where an image that no registry has is offered while `slipway deploy up` pulls it. Docker
-# allows plain HTTP on loopback. The port is fixed so that one image gives one archive; it lies
-# outside of the ranges for outgoing connections (32768 upwards on Linux, 49152 upwards
-# elsewhere) and of Kubernetes' node ports (30000-32767)
-# and is none that a registry uses by default.
-LOOPBACK = "127.0.0.1:29870"
-
-
-@dataclass(frozen=True)
-class PinnedImage:
-    """An image by digest, and the immutable tag that it was built as."""
-
-    reference: Reference
-    tag: str
+# Where archives lie in a checkout.
+DIST = Path("dist/deploy")
 
 
 @dataclass(frozen=True)
@@ -39,51 +24,6 @@ class Packed:
     name: str
     content: bytes
     image: Reference
-
-
-def choose_image(
-    site: Site,
-    root: Path,
-    store: Path,
-    source: Source,
-    *,
-    image: str = "",
-    tag: str = "",
-    registry: str = "",
-    repository: str = "",
-) -> PinnedImage:
-    """What an archive pins.
-
-    Args:
-        site: its variant of the image is taken.
-        root: the checkout, for `docker/matrix.toml`.
-        store: the layout store that has what was built.
-        source: the checkout's branch.
-        image: a reference by digest, taken as it is; without one, the store is asked.
-        tag: the name of an image of the store, instead of the branch's newest.
-        registry, repository: where the image was pushed; `LOOPBACK` and the matrix's repository.
-
-    Raises:
-        UsageError: `image` has no digest, or the store has no such image.
-    """
-    if image:
-        pinned = parse(image)
-        if not pinned.digest:
-            raise UsageError(
-                f"{image} is not pinned by digest",
-                "write name@sha256:…; `slipway image inspect` and `docker pull` print it",
-            )
-        return PinnedImage(pinned, tag or pinned.tag or pinned.digest.partition(":")[2][:12])
-    matrix = read_toml(root / "docker" / "matrix.toml")
-    default = matrix.text("default-variant")
-    built = find_built(
-        store,
-        tag=tag,
-        branch=source.branch,
-        variant_suffix="" if site.image_variant == default else f"-{site.image_variant}",
-    )
-    name = repository or matrix.table("image").text("repository")
-    return PinnedImage(parse(f"{registry or LOOPBACK}/{name}@{built.digest}"), built.tag)
 
 
 def pack(plan: SitePlan, topology: Topology, image: PinnedImage, mtime: int) -> Packed:

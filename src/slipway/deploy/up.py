@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipway.deploy import archive, docker
+from slipway.deploy.built import LOOPBACK
 from slipway.deploy.check import check, errors
 from slipway.deploy.compose import ComposeFile, ComposeService, parse_compose, variables
 from slipway.deploy.engine import engine_of
-from slipway.deploy.pack import LOOPBACK
+from slipway.deploy.pack import DIST
 from slipway.deploy.preflight import require_model, require_ports, require_settings
 from slipway.deploy.rules import listening_port
 from slipway.deploy.settings import read_env, write_env
@@ -66,7 +67,7 @@ def find_archive(what: str, start: Path) -> Path:
         return Path(what)
     from slipway.deploy.load import find_root
 
-    folder = find_root(start) / "dist" / "deploy"
+    folder = find_root(start) / DIST
     found = list(folder.glob(f"{what}-*{archive.SUFFIX}"))
     if not found:
         raise UsageError(

@@ -2,75 +2,115 @@
 
 from __future__ import annotations
 
-import json
+import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slipway.deploy.built import REF_NAME, built_images, find_built
-from slipway.errors import StorageError, UsageError
+from slipway.build.git import Checkout
+from slipway.deploy.built import LOOPBACK, find_built, pin
+from slipway.deploy.load import load_all
+from slipway.errors import UsageError
+from slipway.image.descriptor import MANIFEST, Descriptor
+from slipway.image.layout import LayoutStore
 
-ONE, TWO, THREE = (f"sha256:{digit * 64}" for digit in "123")
-
-
-def store(folder: Path, *names: tuple[str, str]) -> Path:
-    manifests = [
-        {"mediaType": "x", "digest": digest, "size": 1, "annotations": {REF_NAME: name}}
-        for digest, name in names
-    ]
-    manifests.append({"mediaType": "x", "digest": THREE, "size": 1})
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": manifests}))
-    return folder
+ROOT = Path(__file__).resolve().parents[4]
+SITE = load_all(ROOT)["local-cpu"].site
+ONE, TWO, THREE = (Descriptor(MANIFEST, f"sha256:{digit * 64}", 1) for digit in "123")
+CI_TAG, LOCAL_TAG = "main-123456789-ci-20260101-1200", "main-abcdef012-local-20260102-0900-dirty"
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
-    return store(
-        tmp_path,
-        (ONE, "main-123456789-ci-20260101-1200"),
-        (ONE, "main-latest"),
-        (TWO, "main-latest-local"),
-        (TWO, "main-abcdef012-local-20260102-0900-dirty"),
-        (TWO, "main-latest-local-cu130"),
+def checkout(tmp_path: Path) -> Checkout:
+    root = tmp_path / "checkout"
+    shutil.copytree(ROOT / "docker", root / "docker")
+    git = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@t"]
+    subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    return Checkout(root)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LayoutStore:
+    images = LayoutStore(tmp_path / "images")
+    images.tag("deps-cpu-123456789012", THREE)
+    images.tag(CI_TAG, ONE)
+    images.tag("main-latest", ONE)
+    images.tag(LOCAL_TAG, TWO)
+    images.tag("main-latest-local", TWO)
+    return images
+
+
+def test_the_newest_image_of_the_branch_is_pinned_at_loopback_under_its_tag(
+    checkout: Checkout, store: LayoutStore
+) -> None:
+    found = find_built(checkout, store, SITE)
+    assert str(found.reference) == f"{LOOPBACK}/slipway/keel@{TWO.digest}"
+    assert found.tag == LOCAL_TAG
+
+
+def test_an_alias_that_moves_becomes_the_newest(checkout: Checkout, store: LayoutStore) -> None:
+    store.tag("main-latest", THREE, move=True)
+    assert find_built(checkout, store, SITE).reference.digest == THREE.digest
+
+
+def test_of_two_tags_of_one_image_the_newer_names_it(
+    checkout: Checkout, store: LayoutStore
+) -> None:
+    store.tag(f"{LOCAL_TAG}-2", TWO)
+    assert find_built(checkout, store, SITE).tag == f"{LOCAL_TAG}-2"
+
+
+def test_a_tag_names_its_image_and_a_registry_its_place(
+    checkout: Checkout, store: LayoutStore
+) -> None:
+    found = find_built(
+        checkout, store, SITE, tag=CI_TAG, registry="r.example", repository="team/keel"
     )
+    assert str(found.reference) == f"r.example/team/keel@{ONE.digest}"
+    assert found.tag == CI_TAG
 
 
-def test_names_of_one_digest_are_one_image_whose_tag_is_no_alias(images: Path) -> None:
-    one, two = built_images(images)
-    assert (one.digest, one.tag) == (ONE, "main-123456789-ci-20260101-1200")
-    assert two.tag == "main-abcdef012-local-20260102-0900-dirty"
-    assert len(two.names) == 3
-
-
-def test_of_two_aliases_of_a_branch_the_newer_image_counts(images: Path) -> None:
-    assert find_built(images, branch="main").digest == TWO
-
-
-def test_a_tag_names_its_image(images: Path) -> None:
-    assert find_built(images, tag="main-123456789-ci-20260101-1200").digest == ONE
-
-
-def test_a_variant_is_found_by_its_suffix(images: Path) -> None:
-    assert find_built(images, branch="main", variant_suffix="-cu130").digest == TWO
-    with pytest.raises(UsageError):
-        find_built(images, branch="main", variant_suffix="-rocm")
-
-
-def test_another_branch_has_nothing_and_the_remedy_lists_what_there_is(images: Path) -> None:
+def test_another_variant_has_aliases_of_its_own(checkout: Checkout, store: LayoutStore) -> None:
+    site = replace(SITE, image_variant="cu130")
     with pytest.raises(UsageError) as caught:
-        find_built(images, branch="topic")
-    assert "topic-latest or topic-latest-local" in caught.value.what
-    assert "main-latest-local" in caught.value.remedy
+        find_built(checkout, store, site)
+    assert "main-latest-cu130 or main-latest-local-cu130" in caught.value.what
+    store.tag("main-latest-local-cu130", THREE)
+    assert find_built(checkout, store, site).reference.digest == THREE.digest
 
 
-def test_before_the_first_build_the_remedy_is_to_build(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        find_built(tmp_path / "images", branch="main")
+def test_another_branch_has_nothing_and_the_remedy_lists_the_tags(
+    checkout: Checkout, store: LayoutStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIPWAY_BRANCH", "topic")
+    with pytest.raises(UsageError, match="has no image named topic-latest or") as caught:
+        find_built(checkout, store, SITE)
+    assert caught.value.remedy.endswith(f"{CI_TAG}, {LOCAL_TAG}")
+
+
+def test_before_the_first_build_the_remedy_is_to_build(checkout: Checkout, tmp_path: Path) -> None:
+    store = LayoutStore(tmp_path / "none")
+    store.tag("base-cpu-1", ONE)
+    with pytest.raises(UsageError, match="no image was built yet") as caught:
+        find_built(checkout, store, SITE)
     assert caught.value.remedy == "make image"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"manifests": [1]}', '{"manifests": 3}'])
-def test_a_damaged_index_is_said(tmp_path: Path, text: str) -> None:
-    (tmp_path / "index.json").write_text(text)
-    with pytest.raises(StorageError, match="is no index of an image layout"):
-        built_images(tmp_path)
+@pytest.mark.parametrize(
+    ("text", "tag", "named"),
+    [
+        (f"r.example/keel:v1@{ONE.digest}", "", "v1"),
+        (f"r.example/keel@{ONE.digest}", "", "1" * 12),
+        (f"r.example/keel:v1@{ONE.digest}", "mine", "mine"),
+    ],
+)
+def test_a_pinned_reference_names_the_archive(text: str, tag: str, named: str) -> None:
+    assert pin(text, tag).tag == named
+
+
+def test_a_reference_without_a_digest_is_refused() -> None:
+    with pytest.raises(UsageError, match="is not pinned by digest"):
+        pin("r.example/keel:v1")

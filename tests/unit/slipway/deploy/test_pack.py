@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from slipway.build.tags import alias
 from slipway.deploy import archive
-from slipway.deploy.built import REF_NAME
+from slipway.deploy.built import LOOPBACK, PinnedImage
 from slipway.deploy.check import check
 from slipway.deploy.compose import parse_compose, variables
 from slipway.deploy.load import load_all
-from slipway.deploy.pack import LOOPBACK, PinnedImage, choose_image, pack, write_archive
+from slipway.deploy.pack import pack, write_archive
 from slipway.deploy.settings import read_env
-from slipway.deploy.source import Source
-from slipway.errors import UsageError
+from slipway.image.descriptor import MANIFEST, Descriptor
+from slipway.image.layout import LayoutStore
 from slipway.image.reference import parse
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -113,11 +114,12 @@ def checkout(folder: Path) -> Path:
     subprocess.run([*git, "init", "-q", "-b", "topic/x"], check=True)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, *who, "commit", "-q", "-m", "x"], check=True, env=env)
-    images = folder / "dist" / "images"
-    images.mkdir(parents=True)
-    names = (f"topic-x-{TAG}", "topic-x-latest-local")
-    manifests = [{"digest": DIGEST, "size": 1, "annotations": {REF_NAME: name}} for name in names]
-    (images / "index.json").write_text(json.dumps({"manifests": manifests}))
+    images = LayoutStore(folder / "dist" / "images")
+    for name in (
+        f"topic-x-{TAG}",
+        alias("topic/x", ci=False, variant="cpu", default_variant="cpu"),
+    ):
+        images.tag(name, Descriptor(MANIFEST, DIGEST, 1))
     return folder
 
 
@@ -173,15 +175,3 @@ def test_what_cannot_be_meant_is_one_sentence_and_its_remedy(
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.splitlines()) == 2
     assert not (root / "dist" / "deploy").exists()
-
-
-def test_an_image_without_a_tag_gives_its_digest_to_the_archives_name() -> None:
-    chosen = choose_image(
-        PLAN.site, ROOT, ROOT, Source("", "", 0), image=f"r.example/keel@{DIGEST}"
-    )
-    assert chosen.tag == "5" * 12
-
-
-def test_an_image_is_pinned_or_refused() -> None:
-    with pytest.raises(UsageError, match="is not pinned by digest"):
-        choose_image(PLAN.site, ROOT, ROOT, Source("", "", 0), image="r.example/keel:v1")
