@@ -318,6 +318,16 @@ def words_of(flags: Sequence[str], blanks: Mapping[str, str]) -> list[str]:
     return [fill(word, blanks) for flag in flags for word in flag.split(" ", 1)]
 
 
+def parts(
+    kitchen: Kitchen, cell: Cell, choices: Mapping[str, str]
+) -> tuple[str, list[str], dict[str, str]]:
+    """What a fingerprint is taken of: image, flags and environment, blanks unfilled."""
+    flags, env, *_ = compose(kitchen.recipe, cell, choices)
+    image = select(kitchen.recipe.images, choices)
+    assert image is not None  # `structure.problems` proved that every cell has one
+    return image.reference, flags, env
+
+
 def fingerprint(image: str, flags: Sequence[str], env: Mapping[str, str]) -> str:
     """16 hex digits of sha256 over image, flags in order and environment by name."""
     text = json.dumps([image, list(flags), sorted(env.items())], separators=(",", ":"))

@@ -71,7 +71,7 @@ def shell_words(words: Sequence[str]) -> str:
 
 
 def _shell(command: Command, node: int) -> str:
-    env = [quote(f"{name}={value}") for name, value in command.env]
+    env = [f"{name}={quote(value)}" for name, value in command.env]
     body = [" ".join(map(quote, line)) for line in rows(command.nodes[node].words)]
     return join([*env, *body])
 
