@@ -116,13 +116,11 @@ def pack(
     The default is what `slipway image build` last built on this branch. Without --registry (or
     SLIPWAY_REGISTRY) the archive takes it from here: `slipway deploy up` offers it to Docker.
     """
-    import os
-
     from slipway.build.git import Checkout
     from slipway.build.run import STORE
     from slipway.deploy.built import find_built, pin
     from slipway.deploy.load import find_deployment, find_root, load_all
-    from slipway.deploy.pack import DIST, write_archive
+    from slipway.deploy.pack import DIST, source_date, write_archive
     from slipway.deploy.pack import pack as pack_topology
     from slipway.image.layout import LayoutStore
 
@@ -136,8 +134,7 @@ def pack(
         chosen = find_built(
             checkout, images, plan.site, tag=tag, registry=registry, repository=repo
         )
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    packed = pack_topology(plan, topology, chosen, int(epoch or checkout.commit_time()))
+    packed = pack_topology(plan, topology, chosen, source_date(checkout.commit_time()))
     path = write_archive(packed, output or root / DIST)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from slipway.deploy.load import VARIABLE
 from slipway.deploy.model import SitePlan, Topology
 from slipway.deploy.render import GRACE, file_name, render
 from slipway.deploy.settings import write_env
+from slipway.errors import UsageError
 from slipway.image.reference import Reference
 
 # Where archives lie in a checkout.
@@ -48,6 +50,20 @@ def pack(plan: SitePlan, topology: Topology, image: PinnedImage, mtime: int) -> 
     }
     content = archive.pack(folder, {name: text.encode() for name, text in files.items()}, mtime)
     return Packed(f"{folder}{archive.SUFFIX}", content, pinned)
+
+
+def source_date(commit_time: int) -> int:
+    """Seconds since 1970 that reproducible files carry: SOURCE_DATE_EPOCH, else the commit's time.
+
+    Raises:
+        UsageError: SOURCE_DATE_EPOCH is no number.
+    """
+    text = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if text and not text.isdigit():
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH is {text!r}", "set it to seconds since 1970, or leave it unset"
+        )
+    return int(text or commit_time)
 
 
 def sample_request(url: str) -> str:

@@ -17,8 +17,9 @@ from slipway.deploy.built import LOOPBACK, PinnedImage
 from slipway.deploy.check import check
 from slipway.deploy.compose import parse_compose, variables
 from slipway.deploy.load import load_all
-from slipway.deploy.pack import pack, write_archive
+from slipway.deploy.pack import pack, source_date, write_archive
 from slipway.deploy.settings import read_env
+from slipway.errors import UsageError
 from slipway.image.descriptor import MANIFEST, Descriptor
 from slipway.image.layout import LayoutStore
 from slipway.image.reference import parse
@@ -154,6 +155,16 @@ def test_a_pack_for_a_registry_names_the_repository_there(tmp_path: Path) -> Non
     assert json.loads(slipway(root, *words).stdout)["image"] == f"r.example/team/keel@{DIGEST}"
     done = slipway(root, "pack", "local-cpu-single", "--json", SLIPWAY_REGISTRY="s.example")
     assert json.loads(done.stdout)["image"] == f"s.example/slipway/keel@{DIGEST}"
+
+
+def test_the_environment_decides_the_time_of_the_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    assert source_date(5) == 5
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "7")
+    assert source_date(5) == 7
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "today")
+    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH is 'today'"):
+        source_date(5)
 
 
 @pytest.mark.parametrize(
