@@ -8,6 +8,7 @@ in tests/e2e.
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import pytest
 
+from slipway.deploy.built import LOOPBACK
 from support.services import compose, free_port, registry
 
 pytestmark = pytest.mark.docker
@@ -325,6 +327,43 @@ def test_an_image_that_the_registry_does_not_have_is_named(site: Site, pushed: P
     assert done.returncode == 11
     assert f"image {missing} cannot be pulled" in done.stderr
     assert site.containers == []
+
+
+def test_an_image_that_was_never_pushed_comes_from_the_layout_store(
+    site: Site, pushed: Pushed, tmp_path: Path
+) -> None:
+    if not shutil.which("skopeo"):
+        pytest.skip("skopeo is not installed (apt-get install skopeo)")
+    store = tmp_path / "store"
+    copied = ["--src-tls-verify=false", f"docker://{pushed.reference}", f"oci:{store}:v3"]
+    subprocess.run(["skopeo", "copy", "--quiet", *copied], check=True)
+    index = json.loads((store / "index.json").read_text())
+    [stored] = [entry["digest"] for entry in index["manifests"]]
+    local = f"{LOOPBACK}/slipway/{site.project}@{stored}"
+    packed = site.slipway("pack", site.project, "--image", local, "--tag", "v3")
+    assert packed.returncode == 0, packed.stderr
+
+    without = site.up(site.models / "good.gguf")
+    assert without.returncode == 11
+    assert f"image {local} was never pushed, and no store is here" in without.stderr
+    assert "pack with --registry" in without.stderr
+
+    try:
+        done = site.up(site.models / "good.gguf", "--store", str(store))
+        assert done.returncode == 0, done.stderr
+        assert f"pulling {local} from {store}" in done.stderr
+        assert "it says: uid 10001" in done.stdout
+    finally:
+        site.slipway("down", site.project)
+        subprocess.run(["docker", "rmi", local], capture_output=True)
+    host, _, port = LOOPBACK.partition(":")
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, int(port)))
+        taken.listen()
+        blocked = site.up(site.models / "good.gguf", "--store", str(store))
+    assert blocked.returncode == 6
+    assert f"cannot serve images on {LOOPBACK}" in blocked.stderr
 
 
 def test_an_unknown_variable_is_refused(site: Site) -> None:

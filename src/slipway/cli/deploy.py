@@ -156,13 +156,16 @@ def pack(
 @click.argument("what", metavar="ARCHIVE|SITE-TOPOLOGY")
 @click.option("--model-dir", type=click.Path(path_type=Path), help="The model: a file or a folder.")
 @click.option("--env", "env", multiple=True, metavar="K=V", help="Value of a variable.")
+@click.option("--store", type=click.Path(path_type=Path), help="Layout store; dist/images.")
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds for the start.")
-def up(what: str, model_dir: Path | None, env: tuple[str, ...], timeout: float) -> None:
+def up(
+    what: str, model_dir: Path | None, env: tuple[str, ...], store: Path | None, timeout: float
+) -> None:
     """Start an ARCHIVE, or the newest one of a deployment, and ask it one question."""
     from slipway.deploy.pack import sample_request
     from slipway.deploy.preflight import locate_model
     from slipway.deploy.settings import parse_settings
-    from slipway.deploy.up import find_archive, state_folder
+    from slipway.deploy.up import find_archive, find_store, state_folder
     from slipway.deploy.up import up as start
 
     path = find_archive(what, Path.cwd())
@@ -174,6 +177,7 @@ def up(what: str, model_dir: Path | None, env: tuple[str, ...], timeout: float) 
         path,
         settings,
         state=state_folder(),
+        store=store or find_store(path, Path.cwd()),
         timeout=timeout,
         say=lambda line: click.echo(line, err=True),
     )

@@ -128,12 +128,19 @@ def pull(reference: str, timeout: float) -> None:
 
 
 def containers(project: str) -> list[Container]:
-    """The containers of a Compose project, running or not, by service."""
+    """The containers of a Compose project, running or not, by service.
+
+    Raises:
+        ToolMissingError: the engine does not answer.
+    """
     label = f"label=com.docker.compose.project={project}"
     listed = run(["docker", "ps", "-aq", "--no-trunc", "--filter", label])
+    if listed.returncode:
+        raise ToolMissingError(f"the Docker Engine stopped answering: {listed.stderr.strip()}")
     if not (ids := listed.stdout.split()):
         return []
     found = []
+    # One that is gone since it was listed is left out of the answer.
     for data in json.loads(run(["docker", "inspect", *ids]).stdout or "[]"):
         state = data["State"]
         found.append(

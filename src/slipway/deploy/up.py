@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from slipway.build.run import STORE
 from slipway.deploy import archive, docker
 from slipway.deploy.built import LOOPBACK
 from slipway.deploy.check import check, errors
@@ -22,8 +23,10 @@ from slipway.deploy.preflight import require_model, require_ports, require_setti
 from slipway.deploy.rules import listening_port
 from slipway.deploy.settings import read_env, write_env
 from slipway.errors import DeploymentError, SlipwayError, UsageError
+from slipway.image.layout import LayoutStore
 from slipway.image.reference import Reference
 from slipway.image.reference import parse as parse_reference
+from slipway.image.serve import serve_layout
 
 _POLL = 0.5
 _PROJECT = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -77,11 +80,20 @@ def find_archive(what: str, start: Path) -> Path:
     return max(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
+def find_store(path: Path, start: Path) -> Path | None:
+    """The layout store of the checkout that an archive lies in, or else of the one we are in."""
+    for folder in (*path.resolve().parents, start, *start.parents):
+        if (folder / STORE / "index.json").is_file():
+            return folder / STORE
+    return None
+
+
 def up(
     path: Path,
     settings: Mapping[str, str],
     *,
     state: Path,
+    store: Path | None,
     timeout: float,
     say: Say,
 ) -> Running:
@@ -95,6 +107,7 @@ def up(
         settings: values of variables; they win over the environment, and that over what was set
             last time in the folder's `.env`.
         state: deployments are unpacked to folders in here.
+        store: the layout store that has the image, where no registry has it.
         timeout: seconds for the pull, and again for the start.
         say: takes progress and the logs of what failed, line by line.
 
@@ -120,7 +133,7 @@ def up(
     require_model(file, "")
     require_ports(file, docker.published_ports(project))
     for reference in dict.fromkeys(service.image for service in file.services):
-        _fetch_image(parse_reference(reference), timeout, say)
+        _fetch_image(parse_reference(reference), store, timeout, say)
     for service in file.services:
         require_model(file, docker.image_user(service.image))
 
@@ -230,17 +243,24 @@ def _refuse_mistakes(file: ComposeFile, say: Say) -> None:
         )
 
 
-def _fetch_image(reference: Reference, timeout: float, say: Say) -> None:
+def _fetch_image(reference: Reference, store: Path | None, timeout: float, say: Say) -> None:
     name = str(reference)
     if docker.has_image(name):
         return
-    if reference.registry == LOOPBACK:
+    if reference.registry != LOOPBACK:
+        say(f"pulling {name}")
+        docker.pull(name, timeout)
+    elif store is None or not LayoutStore(store).has(reference.digest):
+        lacks = f"{store} does not have it" if store else "no store is here"
         raise DeploymentError(
-            f"image {name} was never pushed, so there is nowhere to pull it from",
-            "push it (slipway image push), and pack with --registry",
+            f"image {name} was never pushed, and {lacks}",
+            "run this in the checkout that built it, name its --store, or pack with --registry",
         )
-    say(f"pulling {name}")
-    docker.pull(name, timeout)
+    else:
+        say(f"pulling {name} from {store}")
+        host, _, port = LOOPBACK.rpartition(":")
+        with serve_layout(store, host, int(port)):
+            docker.pull(name, timeout)
 
 
 def _start(words: list[str], folder: Path, env: Mapping[str, str], timeout: float) -> None:
@@ -257,7 +277,10 @@ def _await_ready(project: str, before: Mapping[str, int], timeout: float) -> Non
     deadline = time.monotonic() + timeout
     while True:
         waiting = []
-        for container in docker.containers(project):
+        there = docker.containers(project)
+        if not there:
+            raise DeploymentError("its containers are gone: someone else removed them")
+        for container in there:
             died = container.status in ("exited", "dead", "restarting")
             if died or container.restarts > before.get(container.id, 0):
                 # Once it was restarted, its exit code is forgotten.

@@ -94,7 +94,7 @@ def test_an_archive_that_starts_nothing_is_refused(
     path = tmp_path / "x.tar.zst"
     path.write_bytes(archive.pack("x", files, 0))
     with pytest.raises(UsageError, match=says):
-        up(path, {}, state=tmp_path / "state", timeout=1, say=print)
+        up(path, {}, state=tmp_path / "state", store=None, timeout=1, say=print)
 
 
 @pytest.mark.docker
@@ -104,5 +104,5 @@ def test_a_project_whose_name_leaves_the_state_folder_is_refused(tmp_path: Path,
     path = tmp_path / "x.tar.zst"
     path.write_bytes(archive.pack("x", {"dockerserve-x.yml": text.encode()}, 0))
     with pytest.raises(SlipwayError, match="is no project's name"):
-        up(path, {}, state=tmp_path / "state", timeout=1, say=print)
+        up(path, {}, state=tmp_path / "state", store=None, timeout=1, say=print)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.tar.zst"]
