@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slipway.errors import ConfigError, DeploymentError
+from slipway.errors import ConfigError, DeploymentError, UsageError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -154,12 +154,12 @@ def pack(
 
 @command.command()
 @click.argument("what", metavar="ARCHIVE|SITE-TOPOLOGY")
-@click.option("--model-dir", type=click.Path(path_type=Path), help="The model: a file or a folder.")
+@click.option("--model-dir", metavar="PATH", help="The model: a file or a folder.")
 @click.option("--env", "env", multiple=True, metavar="K=V", help="Value of a variable.")
 @click.option("--store", type=click.Path(path_type=Path), help="Layout store; dist/images.")
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds for the start.")
 def up(
-    what: str, model_dir: Path | None, env: tuple[str, ...], store: Path | None, timeout: float
+    what: str, model_dir: str | None, env: tuple[str, ...], store: Path | None, timeout: float
 ) -> None:
     """Start an ARCHIVE, or the newest one of a deployment, and ask it one question."""
     from slipway.deploy.pack import sample_request
@@ -171,7 +171,9 @@ def up(
     path = find_archive(what, Path.cwd())
     settings = parse_settings(env)
     if model_dir is not None:
-        folder, name = locate_model(model_dir)
+        if not model_dir:  # what a shell makes of a command that failed
+            raise UsageError("--model-dir is empty", "give a model's file or folder")
+        folder, name = locate_model(Path(model_dir))
         settings = {"MODEL_DIR": str(folder), "MODEL": name, **settings}
     running = start(
         path,

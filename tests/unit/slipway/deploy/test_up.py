@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from slipway.deploy import archive
 from slipway.deploy.compose import parse_compose
 from slipway.deploy.up import find_archive, front_door, settle_variables, up
 from slipway.errors import DeploymentError, SlipwayError, UsageError
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def door(services: str) -> str:
@@ -106,3 +110,13 @@ def test_a_project_whose_name_leaves_the_state_folder_is_refused(tmp_path: Path,
     with pytest.raises(SlipwayError, match="is no project's name"):
         up(path, {}, state=tmp_path / "state", store=None, timeout=1, say=print)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.tar.zst"]
+
+
+def test_an_empty_model_is_refused_and_not_taken_for_this_folder() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "slipway", "deploy", "up", "x.tar.zst", "--model-dir", ""],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: --model-dir is empty")
