@@ -70,7 +70,7 @@ def sample_request(url: str) -> str:
     """A shell command that asks the front door one question."""
     return (
         f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d "
-        '\'{"model": "default", "max_tokens": 64, '
+        '\'{"model": "default", "max_tokens": 64, "temperature": 0, '
         '"messages": [{"role": "user", "content": "What is the capital of France?"}]}\''
     )
 
