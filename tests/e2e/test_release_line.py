@@ -47,6 +47,11 @@ def slipway(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command with its output kept."""
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+
+
 def ask(url: str, body: dict[str, Any]) -> Any:
     """POST JSON, give back JSON."""
     request = urllib.request.Request(
@@ -136,19 +141,18 @@ def test_the_packed_archive_starts_and_answers_like_transformers(
     assert f"{line.registry}/team/keel@{line.built['digest']}" in rendered
     port = free_port()
     (folder / ".env").write_text(f"MODEL_DIR={model.parent}\nMODEL={model.name}\nPORT={port}\n")
-    command = [*compose(), "-f", "dockerserve-single.yml"]
+    # Of its own name: a deployment of this machine may be running under the file's.
+    project = f"slipway-e2e-{port}"
+    command = (*compose(), "-p", project, "-f", "dockerserve-single.yml")
     try:
-        up = subprocess.run(
-            [*command, "up", "--wait", "--wait-timeout", "180"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-        )
-        logs = subprocess.run([*command, "logs"], cwd=folder, capture_output=True, text=True)
-        assert up.returncode == 0, f"{up.stderr}\n{logs.stdout}"
-        assert_answers_like_transformers(f"http://127.0.0.1:{port}", model)
+        up = run(*command, "up", "--wait", "--wait-timeout", "300", cwd=folder)
+        assert up.returncode == 0, f"{up.stderr}\n{run(*command, 'logs', cwd=folder).stdout}"
+        try:
+            assert_answers_like_transformers(f"http://127.0.0.1:{port}", model)
+        except OSError as error:
+            pytest.fail(f"{error}\n{run(*command, 'logs', cwd=folder).stdout}")
     finally:
-        down = subprocess.run([*command, "down"], cwd=folder, capture_output=True, text=True)
+        down = run(*command, "down", cwd=folder)
     assert down.returncode == 0, down.stderr
 
 
