@@ -90,3 +90,9 @@ class ToolMissingError(SlipwayError):
     """A program that this command needs is not installed or not running."""
 
     exit_code = 12
+
+
+class TagTakenError(SlipwayError):
+    """An immutable tag already names another digest."""
+
+    exit_code = 13

@@ -152,7 +152,11 @@ class LayerWriter:
 
 
 class GzipHasher:
-    """Compresses into a blob, taking the digest of the uncompressed side on the way."""
+    """Compresses into a blob, taking the digest of the uncompressed side on the way.
+
+    The compressor is fed pieces of one size, so that its output depends on the bytes alone and not
+    on how they were written.
+    """
 
     def __init__(self, blob: BlobWriter) -> None:
         from isal import isal_zlib
@@ -165,19 +169,19 @@ class GzipHasher:
     def write(self, data: bytes) -> int:
         """Append uncompressed bytes."""
         self._pending += data
-        if len(self._pending) >= _CHUNK:
-            self._flush()
+        while len(self._pending) >= _CHUNK:
+            self._compress(bytes(self._pending[:_CHUNK]))
+            del self._pending[:_CHUNK]
         return len(data)
 
     def close(self) -> str:
         """End the stream; gives the diff id."""
-        self._flush()
+        self._compress(bytes(self._pending))
+        self._pending.clear()
         self._blob.write(self._gzip.flush())
         return f"sha256:{self._hash.hexdigest()}"
 
-    def _flush(self) -> None:
-        data = bytes(self._pending)
-        self._pending.clear()
+    def _compress(self, data: bytes) -> None:
         self._hash.update(data)
         self._blob.write(self._gzip.compress(data))
 

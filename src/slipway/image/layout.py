@@ -12,24 +12,22 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from slipway.errors import IntegrityError, SlipwayError, StorageError
+from slipway.errors import IntegrityError, StorageError, TagTakenError
 from slipway.image.descriptor import MANIFEST, MANIFEST_TYPES, Descriptor
 from slipway.image.model import Image, Layer, canonical_json, sha256
 
 REF_NAME = "org.opencontainers.image.ref.name"
 _CHUNK = 1 << 20
-
-
-class TagTakenError(SlipwayError):
-    """An immutable tag already names another digest."""
-
-    exit_code = 13
+_PART = ".part-"
+# Seconds after which a part that no writer holds was left by a build that was killed.
+_ABANDONED = 60
 
 
 @contextmanager
@@ -77,6 +75,7 @@ class LayoutStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._swept = False
 
     # -- blobs
 
@@ -113,20 +112,40 @@ class LayoutStore:
 
     @contextmanager
     def writer(self) -> Iterator[BlobWriter]:
-        """A new blob, kept under its digest when the block ends without an exception."""
+        """A new blob, kept under its digest when the block ends without an exception.
+
+        Raises:
+            StorageError: the disk is full or may not be written; nothing is left behind.
+        """
         with storage_errors(self.root):
             folder = self.root / "blobs" / "sha256"
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=".part-", dir=folder)
+            self._sweep(folder)
+            descriptor, name = tempfile.mkstemp(prefix=_PART, dir=folder)
             try:
                 with os.fdopen(descriptor, "wb") as file:
+                    # Held as long as the part is written: what nobody holds is abandoned.
+                    fcntl.flock(file, fcntl.LOCK_EX)
                     blob = BlobWriter(file)
                     yield blob
-                os.chmod(name, 0o644)
-                os.replace(name, self.blob_path(blob.digest))
+                    os.fchmod(file.fileno(), 0o644)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    os.replace(name, self.blob_path(blob.digest))
             except BaseException:
                 Path(name).unlink(missing_ok=True)
                 raise
+
+    def _sweep(self, folder: Path) -> None:
+        """Remove the parts of builds that were killed."""
+        if self._swept:
+            return
+        self._swept = True
+        for part in folder.glob(f"{_PART}*"):
+            with suppress(FileNotFoundError, BlockingIOError), part.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED:
+                    part.unlink()
 
     def put(self, data: bytes, media_type: str) -> Descriptor:
         """Store a small blob."""
@@ -244,18 +263,27 @@ class LayoutStore:
         Raises:
             TagTakenError: `name` names another digest and `move` is not set.
         """
+        if not self.advance(name, image, lambda _taken: move):
+            taken = self.tags()[name]
+            raise TagTakenError(
+                f"tag {name} already names {taken.digest}, not {image.digest}",
+                "tags are immutable; choose another with --tag",
+            )
+
+    def advance(self, name: str, image: Descriptor, may: Callable[[Descriptor], bool]) -> bool:
+        """Let `name` name `image` unless it names another image and `may` refuses to leave that.
+
+        Asking and moving are one step: no other writer comes between.
+        """
         with self._locked():
             tags = dict(self.tags())
-            taken = tags.get(name)
+            taken = tags.pop(name, None)
             if taken == image:
-                return
-            if taken is not None and not move:
-                raise TagTakenError(
-                    f"tag {name} already names {taken.digest}, not {image.digest}",
-                    "tags are immutable; choose another with --tag",
-                )
-            tags.pop(name, None)
+                return True
+            if taken is not None and not may(taken):
+                return False
             self._write_index({**tags, name: image})
+            return True
 
     def untag(self, name: str) -> None:
         """Forget a name; blobs stay until `gc`."""
@@ -293,7 +321,9 @@ def _replace(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        os.chmod(name, 0o644)
+            os.fchmod(file.fileno(), 0o644)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
