@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import hashlib
 import io
 import os
 import tarfile
@@ -10,16 +10,21 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+from slipway.errors import IntegrityError
 from slipway.image.layer import MTIME
 from slipway.image.layout import storage_errors
-from slipway.image.model import Image, Layer, canonical_json
+from slipway.image.model import Image, canonical_json
 
 
 def write_docker_archive(image: Image, names: list[str], path: Path) -> None:
     """Write `image` under `names` (`repository:tag`) to `path`; there is no half-written file.
 
-    Layers are stored uncompressed, as Docker 20.10 wants them. The id that Docker shows is the
-    digest of the config.
+    Layers stay compressed as they are: `docker load` unpacks gzip by itself. The id that Docker
+    shows is the digest of the config.
+
+    Raises:
+        IntegrityError: a layer's bytes are not what its descriptor says.
+        StorageError: the disk is full or may not be written.
     """
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,13 +34,14 @@ def write_docker_archive(image: Image, names: list[str], path: Path) -> None:
                 os.fdopen(descriptor, "wb") as file,
                 tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive,
             ):
-                config = f"{image.config_descriptor.digest.removeprefix('sha256:')}.json"
+                config = f"{_hex(image.config_descriptor.digest)}.json"
                 _add(archive, config, io.BytesIO(image.config_bytes), len(image.config_bytes))
-                members = []
+                members: list[str] = []
                 for layer in image.layers:
-                    member = f"{layer.diff_id.removeprefix('sha256:')}.tar"
+                    member = f"{_hex(layer.descriptor.digest)}.tar.gz"
                     if member not in members:
-                        _add_layer(archive, member, layer)
+                        with layer.open() as blob:
+                            _add(archive, member, blob, layer.descriptor.size)
                     members.append(member)
                 manifest = canonical_json(
                     [{"Config": config, "RepoTags": names, "Layers": members}]
@@ -48,17 +54,27 @@ def write_docker_archive(image: Image, names: list[str], path: Path) -> None:
             raise
 
 
-def _add_layer(archive: tarfile.TarFile, member: str, layer: Layer) -> None:
-    # A tar member's size stands before its bytes, so the layer is unpacked once to be measured.
-    with layer.open() as blob, gzip.open(blob) as plain, tempfile.TemporaryFile() as scratch:
-        while chunk := plain.read(1 << 20):
-            scratch.write(chunk)
-        size = scratch.tell()
-        scratch.seek(0)
-        _add(archive, member, scratch, size)
+def _hex(digest: str) -> str:
+    return digest.partition(":")[2]
+
+
+class _Hashed:
+    """A stream that is hashed while it is read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.hash = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self.hash.update(data)
+        return data
 
 
 def _add(archive: tarfile.TarFile, name: str, stream: BinaryIO, size: int) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.mtime, info.mode = size, MTIME, 0o644
-    archive.addfile(info, stream)
+    hashed = _Hashed(stream)
+    archive.addfile(info, hashed)
+    if name != "manifest.json" and hashed.hash.hexdigest() != name.partition(".")[0]:
+        raise IntegrityError(f"blob sha256:{name.partition('.')[0]} is damaged")
