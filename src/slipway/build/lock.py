@@ -6,11 +6,15 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipway.build.matrix import Engine, Variant
-from slipway.errors import LockError
+from slipway.errors import ConfigError, LockError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 _NORMALISE = re.compile(r"[-_.]+")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
@@ -114,16 +118,14 @@ def check(lock: Lock, project: Mapping[str, Any], engine: Engine, variant: Varia
     """Hold a lock against the project.
 
     Raises:
-        LockError: a requirement is not locked or locked outside its range, or the `cpu` variant
-        would
-            carry CUDA packages.
+        LockError: a requirement is not locked, or locked outside its range or the variant's
+            constraints, or a package is locked that the variant forbids.
+        ConfigError: a requirement or constraint cannot be read.
     """
-    from packaging.requirements import Requirement
-
     remedy = f"slipway image lock {variant.name}"
     environment = target_environment(variant)
     for text in requirements(project, engine.extra):
-        requirement = Requirement(text)
+        requirement = parse_requirement(text, engine.pyproject)
         if requirement.marker and not requirement.marker.evaluate(environment):
             continue
         pin = lock.pins.get(normalise(requirement.name))
@@ -135,15 +137,32 @@ def check(lock: Lock, project: Mapping[str, Any], engine: Engine, variant: Varia
                 f"{text!r}",
                 remedy,
             )
-    if variant.name == "cpu":
-        torch = lock.pins.get("torch")
-        cuda = [name for name in lock.pins if name.startswith("nvidia-") or name == "triton"]
-        if torch is not None and not torch.version.endswith("+cpu"):
+    for text in variant.constraints:
+        constraint = parse_requirement(text, "docker/matrix.toml")
+        pin = lock.pins.get(normalise(constraint.name))
+        if pin is not None and not constraint.specifier.contains(pin.version, prereleases=True):
             raise LockError(
-                f"{lock.path} locks torch=={torch.version}, which brings CUDA; the cpu image needs "
-                "a +cpu build",
-                f"{remedy}, with pip configured to find the +cpu build "
+                f"{lock.path} locks {pin.name}=={pin.version}, but the variant {variant.name} is "
+                f"constrained to {text}",
+                f"{remedy}, with pip configured to find that build "
                 "(PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS)",
             )
-        if cuda:
-            raise LockError(f"{lock.path} would put {cuda[0]} into the cpu image", remedy)
+    for name in lock.pins:
+        if any(fnmatchcase(name, pattern) for pattern in variant.forbidden):
+            raise LockError(
+                f"{lock.path} locks {name}, which the variant {variant.name} forbids", remedy
+            )
+
+
+def parse_requirement(text: str, where: object) -> Requirement:
+    """A requirement (PEP 508).
+
+    Raises:
+        ConfigError: it is none; the message says where it stands.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        raise ConfigError(f"{where}: {text!r} is not a requirement ({error})") from error

@@ -61,6 +61,7 @@ class Variant:
     builder: str
     lock: Path
     constraints: tuple[str, ...]
+    forbidden: tuple[str, ...]
     own_layer: tuple[str, ...]
     base: RegistryBase
     rootfs: Rootfs | None
@@ -173,6 +174,7 @@ def _variant(name: str, data: Any) -> Variant:
         builder=table.get("builder", str),
         lock=Path(table.get("lock", str)),
         constraints=table.strings("constraints", []),
+        forbidden=table.strings("forbidden", []),
         own_layer=table.strings("own-layer", []),
         base=RegistryBase(parse(base.get("reference", str)), base.get("python", str)),
         rootfs=rootfs,

@@ -6,18 +6,23 @@ platform and not this machine's. What was fetched once needs no network again.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from slipway.build.lock import Lock, Pin
+from slipway.build.lock import Lock, Pin, normalise
 from slipway.build.matrix import Variant
-from slipway.errors import IntegrityError, LockError, NetworkError
+from slipway.errors import IntegrityError, LockError, NetworkError, ToolMissingError
 from slipway.image.layout import storage_errors
+from slipway.image.model import canonical_json, sha256
 
 _PLATFORM = {"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -43,28 +48,25 @@ def platform_tags(variant: Variant) -> list[str]:
 def fetch(lock: Lock, variant: Variant, cache: Path) -> dict[str, Path]:
     """The wheel of every pin, by name; those that the cache lacks come through pip.
 
+    Which of a pin's files fits the variant is pip's choice, made once and kept beside the files: a
+    cache that knows another platform's wheels chooses as an empty one does.
+
     Raises:
         LockError: a pin has no wheel for the variant, only a source distribution or nothing.
         NetworkError: pip could not reach its index.
+        IntegrityError: a file is not what the lock says.
     """
     folder = cache / "wheels"
-    missing = [pin for pin in lock.pins.values() if _cached(folder, pin) is None]
-    if missing:
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+    with storage_errors(folder):
+        (folder / "chosen").mkdir(parents=True, exist_ok=True)
+        missing = [pin for pin in lock.pins.values() if _cached(folder, pin, variant) is None]
+        if missing:
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
                 _download(missing, variant, Path(scratch))
-                for wheel in sorted(Path(scratch).glob("*.whl")):
-                    kept = folder / _sha256(wheel)
-                    if not kept.exists():
-                        wheel.rename(Path(scratch, "wheel"))
-                        unit = Path(scratch, "unit")
-                        unit.mkdir()
-                        Path(scratch, "wheel").rename(unit / wheel.name)
-                        unit.rename(kept)
+                _keep(missing, variant, Path(scratch), folder)
     wheels = {}
     for pin in lock.pins.values():
-        path = _cached(folder, pin)
+        path = _cached(folder, pin, variant)
         if path is None:
             raise LockError(
                 f"pip fetched no wheel for {pin.name}=={pin.version} with a locked hash",
@@ -74,12 +76,39 @@ def fetch(lock: Lock, variant: Variant, cache: Path) -> dict[str, Path]:
     return wheels
 
 
-def _cached(folder: Path, pin: Pin) -> Path | None:
-    for digest in pin.hashes:
-        found = sorted((folder / digest.removeprefix("sha256:")).glob("*.whl"))
-        if found:
-            return found[0]
+def _choice(folder: Path, pin: Pin, variant: Variant) -> Path:
+    """The file that notes which wheel pip chose for a pin on the variant's Python and platform."""
+    decides = [pin.name, pin.version, sorted(pin.hashes), variant.python, platform_tags(variant)]
+    return folder / "chosen" / sha256(canonical_json(decides)).removeprefix("sha256:")
+
+
+def _cached(folder: Path, pin: Pin, variant: Variant) -> Path | None:
+    """The pin's wheel, where it was fetched before and is still whole."""
+    try:
+        digest = _choice(folder, pin, variant).read_text().strip()
+    except FileNotFoundError:
+        return None
+    for path in (folder / digest).glob("*.whl"):
+        if f"sha256:{digest}" in pin.hashes and _sha256(path) == digest:
+            return path
+    shutil.rmtree(folder / digest, ignore_errors=True)
     return None
+
+
+def _keep(pins: Iterable[Pin], variant: Variant, fetched: Path, folder: Path) -> None:
+    """Move fetched wheels into the cache: `<sha256>/<name>.whl`, whole or not at all."""
+    by_name = {pin.name: pin for pin in pins}
+    for wheel in sorted(fetched.glob("*.whl")):
+        pin = by_name[normalise(wheel.name.partition("-")[0])]
+        digest = _sha256(wheel)
+        unit = fetched / digest
+        unit.mkdir()
+        wheel.rename(unit / wheel.name)
+        with suppress(OSError):  # another build was first, with the same bytes
+            unit.rename(folder / digest)
+        note = fetched / "note"
+        note.write_text(digest)
+        note.rename(_choice(folder, pin, variant))
 
 
 def _sha256(path: Path) -> str:
@@ -100,27 +129,40 @@ def _download(pins: Iterable[Pin], variant: Variant, folder: Path) -> None:
     command += ["--implementation", "cp", "--python-version", variant.python]
     command += [word for tag in platform_tags(variant) for word in ("--platform", tag)]
     command += ["--dest", str(folder), "--requirement", str(request)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode == 0:
-        return
-    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-    said = (lines or done.stderr.strip().splitlines() or ["nothing"])[0].removeprefix("ERROR: ")
-    if "No space left" in done.stderr:
-        raise OSError(28, os.strerror(28), str(folder))
-    if "HASH" in said.upper() or "hash" in done.stderr.lower():
-        raise IntegrityError(
-            f"a file of the index has another hash than {variant.lock} says: {said}",
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
+    )
+    if done.returncode:
+        raise _explain(done.stderr, variant)
+
+
+def _explain(said: str, variant: Variant) -> Exception:
+    """pip's failure as one of ours (the signs are those of pip 23 to 26)."""
+    if "No space left on device" in said:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if "No module named pip" in said:
+        return ToolMissingError(
+            f"{sys.executable} has no pip, which fetches the wheels", "apt-get install python3-venv"
+        )
+    if "DO NOT MATCH THE HASHES" in said:
+        file = re.search(r"DO NOT MATCH THE HASHES.*\n\s*(\S+)", said)
+        return IntegrityError(
+            f"{file[1] if file else 'a file'} of the index has another hash than {variant.lock} "
+            "says",
             f"if the change is meant: slipway image lock {variant.name}",
         )
-    offline = ("Failed to establish", "NewConnectionError", "Temporary failure", "Max retries")
-    if any(sign in done.stderr for sign in offline):
-        raise NetworkError(
-            f"pip cannot reach its index, and wheels of {variant.lock} are not in the cache",
-            "connect, or point PIP_INDEX_URL / PIP_FIND_LINKS at a mirror",
+    missing = re.search(r"No matching distribution found for (\S+)", said)
+    unreachable = re.search(r"after connection broken|Max retries exceeded|HTTP error 5\d\d", said)
+    if unreachable or missing is None:
+        lines = [line for line in said.splitlines() if line.startswith(("ERROR", "WARNING"))]
+        return NetworkError(
+            f"pip could not fetch the wheels of {variant.lock} that are not in the cache: "
+            f"{(lines or said.strip().splitlines() or ['it said nothing'])[-1]}",
+            "connect, or point PIP_INDEX_URL or PIP_FIND_LINKS at where they are",
         )
-    raise LockError(
-        f"pip found no wheel for {', '.join(map(str, platform_tags(variant)[:1]))}, "
-        f"Python {variant.python}: {said}",
-        "a package that is only there as source needs a Dockerfile builder; a +cpu build of torch "
-        "needs PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to point at where it lies",
+    return LockError(
+        f"{missing[1]} has no wheel for Python {variant.python} on {variant.platforms[0]} in "
+        "reach, and assemble never builds from a source distribution, which would execute it",
+        "lock a version that has a wheel, or give the variant a Dockerfile builder; for a build "
+        "like +cpu, name its index with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS",
     )
