@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipway.build import source, wheels
+from slipway.build import closure, source, wheels
 from slipway.build.git import Checkout
 from slipway.build.plan import DEPENDENCY_KEY, INPUTS, Plan
 from slipway.errors import LockError, StorageError
@@ -26,7 +26,15 @@ from slipway.image.layer import (
     write_layer,
 )
 from slipway.image.layout import LayoutStore
-from slipway.image.model import Image, Layer, append, canonical_json, with_config, with_labels
+from slipway.image.model import (
+    Image,
+    Layer,
+    append,
+    canonical_json,
+    sha256,
+    with_config,
+    with_labels,
+)
 
 USER = "10001:10001"
 
@@ -65,15 +73,12 @@ def assemble(checkout: Checkout, plan: Plan, store: LayoutStore, cache: Path, sa
 
     Raises:
         SlipwayError: a lock, a wheel, the network or the disk stood in the way; the store stays as
-        it
-            was, but for blobs that nothing names.
+            it was, but for blobs that nothing names.
     """
-    # FULL=1 makes the dependency layers anew; source layers are keyed by content either way.
     known = known_layers(store, plan)
     deps = store.read_image(plan.deps_tag) if plan.path == "fast" else None
     if deps is None:
-        nothing = Known({}) if plan.why.startswith("FULL") else known
-        deps = deps_image(plan, store, cache, nothing, say)
+        deps = deps_image(plan, store, cache, Known({}) if plan.forced else known, say)
         store.write_image(deps, [plan.deps_tag], move=True)
     table = plan.project.get("project", {})
     scripts = {
@@ -88,21 +93,35 @@ def assemble(checkout: Checkout, plan: Plan, store: LayoutStore, cache: Path, sa
         layers = source.layers(snapshot, tree, plan.engine, metadata, store, known)
     created = datetime.fromtimestamp(plan.commit_time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     image = replace(append(deps, layers), created=created, annotations={})
+    image = with_config(image, Env=[*image.config["config"]["Env"], _bytecode_folder(image)])
     image = with_labels(image, labels(plan, created))
     store.write_image(image)
     return image
 
 
+def _bytecode_folder(image: Image) -> str:
+    """Where a container keeps the .pyc that it makes, since none travels in a layer.
+
+    The folder is named after the image's content. A .pyc is believed by its source's time and size,
+    and the time is one constant here: in a folder that images share, a same-size edit would run the
+    old code.
+    """
+    content = sha256(" ".join(layer.diff_id for layer in image.layers).encode())
+    return f"PYTHONPYCACHEPREFIX=/tmp/pycache-{content[7:19]}"
+
+
 def labels(plan: Plan, created: str) -> dict[str, str]:
     """What the image says of itself; never the wall clock, so that equal inputs give one digest."""
     table = plan.project.get("project", {})
+    source = table.get("urls", {}).get("Source", "")
     return {
+        **({"org.opencontainers.image.source": source} if source else {}),
         "org.opencontainers.image.title": plan.engine.name,
         "org.opencontainers.image.version": plan.version.text,
         "org.opencontainers.image.revision": plan.commit,
         "org.opencontainers.image.created": created,
         "org.opencontainers.image.licenses": str(table.get("license", "")),
-        "org.opencontainers.image.base.name": plan.base.origin,
+        "org.opencontainers.image.base.name": plan.base.name,
         "org.opencontainers.image.base.digest": plan.base.digest,
         DEPENDENCY_KEY: plan.key.value,
         "org.slipway.variant": plan.variant.name,
@@ -114,6 +133,7 @@ def deps_image(plan: Plan, store: LayoutStore, cache: Path, known: Known, say: S
     """Base and dependencies, with everything in the config but the labels."""
     say(f"fetching {len(plan.lock.pins)} locked wheels (those that are not in {cache})")
     files = wheels.fetch(plan.lock, plan.variant, cache)
+    closure.check(plan.lock, files, plan.project, plan.engine, plan.variant)
     _check_free_space(store, files)
     own = [name for name in sorted(plan.variant.own_layer) if name in files]
     if unknown := [name for name in plan.variant.own_layer if name not in files]:
@@ -138,8 +158,6 @@ def deps_image(plan: Plan, store: LayoutStore, cache: Path, known: Known, say: S
         "HOME": "/tmp",
         "USER": plan.engine.name,  # the uid has no name in the base, and some libraries ask for one
         "PYTHONUNBUFFERED": "1",
-        # No .pyc travels in a layer; those that a container makes lie in its own /tmp.
-        "PYTHONPYCACHEPREFIX": "/tmp/pycache",
     }
     image = append(replace(base, annotations={}), [skeleton, *layers])
     image = with_config(

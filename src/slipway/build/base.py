@@ -28,6 +28,9 @@ ORIGIN = "org.slipway.base.origin"
 PYTHON = "org.slipway.base.python"
 WHY = "org.slipway.base.why"
 
+# Part of a rootfs's name: change it when equal settings make another rootfs.
+_RECIPE = 2
+
 # What nobody reads inside a container.
 _EXCLUDED = ("doc", "man", "info", "locale", "lintian", "bash-completion")
 
@@ -52,6 +55,11 @@ class Base:
     def digest(self) -> str:
         """What the dependency key and the labels name."""
         return self.image.digest
+
+    @property
+    def name(self) -> str:
+        """The label `org.opencontainers.image.base.name`: a reference, or `rootfs <suite> …`."""
+        return self.origin.removeprefix("registry ")
 
 
 def tag(variant: Variant) -> str:
@@ -82,7 +90,7 @@ def find(root: Path, store: LayoutStore, variant: Variant) -> Base | None:
     if origin.startswith("registry") and digest and not origin.endswith(digest):
         return None
     if origin.startswith("rootfs") and (
-        variant.rootfs is None or origin != _rootfs_origin(variant, variant.rootfs)
+        variant.rootfs is None or origin != rootfs_origin(variant, variant.rootfs)
     ):
         return None
     return Base(image, origin, notes.get(PYTHON, ""), notes.get(WHY, ""))
@@ -114,7 +122,7 @@ def ensure(
             image = _rootfs(store, variant, variant.rootfs, cache)
         except ToolMissingError as missing:
             raise BaseError(f"{reason}, and {missing.what}", missing.remedy) from missing
-        origin = _rootfs_origin(variant, variant.rootfs)
+        origin = rootfs_origin(variant, variant.rootfs)
         base = Base(image, origin, variant.rootfs.python, reason)
     noted = Image(
         config=base.image.config,
@@ -139,8 +147,10 @@ def _pull(store: LayoutStore, variant: Variant, digest: str) -> tuple[Image, str
     return pull_image(repository, digest, store, variant.platforms[0]), digest
 
 
-def _rootfs_origin(variant: Variant, rootfs: Rootfs) -> str:
-    key = layer_key("rootfs", [rootfs.suite, rootfs.packages, str(variant.platforms[0])])
+def rootfs_origin(variant: Variant, rootfs: Rootfs) -> str:
+    """What a rootfs is called: its suite, and a key of what it is made of."""
+    content = [_RECIPE, rootfs.suite, rootfs.packages, str(variant.platforms[0])]
+    key = layer_key("rootfs", content)
     return f"rootfs {rootfs.suite} {key[:12]}"
 
 
@@ -149,7 +159,7 @@ def _rootfs(store: LayoutStore, variant: Variant, rootfs: Rootfs, cache: Path) -
 
     The cache lies outside the checkout, so that every clone on a machine has the same base.
     """
-    origin = _rootfs_origin(variant, rootfs)
+    origin = rootfs_origin(variant, rootfs)
     kept = LayoutStore(cache / "rootfs")
     image = kept.read_image(origin)
     if image is None:
@@ -184,12 +194,8 @@ def _debootstrap(store: LayoutStore, rootfs: Rootfs, platform: Platform) -> Laye
     program = shutil.which("mmdebstrap")
     if program is None:
         raise ToolMissingError("mmdebstrap is not installed", "apt-get install mmdebstrap")
-    version = rootfs.python.rpartition("/")[2]
-    stdlib = f"/usr/lib/{version}"
-    # Debian's own .pyc carry the time of their source, which is levelled here: without this step
-    # the interpreter would take none of them. Unchecked is safe, since a base is replaced as a
-    # whole.
-    compile_all = f'chroot "$1" {rootfs.python} -m compileall -q --invalidation-mode unchecked-hash'
+    # PYTHONPYCACHEPREFIX in the containers makes the interpreter pass by these .pyc.
+    stdlib = f"/usr/lib/{rootfs.python.rpartition('/')[2]}"
     command = [
         program,
         "--quiet",
@@ -200,7 +206,6 @@ def _debootstrap(store: LayoutStore, rootfs: Rootfs, platform: Platform) -> Laye
         "--skip=output/dev",
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _EXCLUDED),
         f'--customize-hook=find "$1"{stdlib} -name __pycache__ -prune -exec rm -rf {{}} +',
-        f"--customize-hook={compile_all} {stdlib}",
         '--customize-hook=rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/var/lib/apt '
         '"$1"/etc/resolv.conf "$1"/etc/hostname',
         rootfs.suite,

@@ -73,9 +73,11 @@ class Checkout:
         return int(self.text("show", "-s", "--format=%ct", "HEAD"))
 
     def branch(self) -> str:
-        """The branch's name, or "detached" where HEAD is on none."""
+        """The branch's name; where HEAD is on none the one that CI names, else "detached"."""
         name = os.environ.get("SLIPWAY_BRANCH") or self.text("rev-parse", "--abbrev-ref", "HEAD")
-        return "detached" if name == "HEAD" else name
+        if name != "HEAD":
+            return name
+        return os.environ.get("GITHUB_REF_NAME") or "detached"
 
     def is_dirty(self) -> bool:
         """Whether anything that git does not ignore differs from HEAD."""

@@ -31,6 +31,7 @@ class Plan:
 
     Attributes:
         path: `full` makes the deps image, `fast` starts from it.
+        forced: a full build that was asked for: dependency layers are made anew.
         why: one clause.
         deps_tag: the deps image's name in the store.
         tag: the immutable tag, without the number that a collision would add.
@@ -41,6 +42,7 @@ class Plan:
     matrix: Matrix
     variant: Variant
     path: Literal["full", "fast"]
+    forced: bool
     why: str
     key: DependencyKey
     deps_tag: str
@@ -118,6 +120,7 @@ def decide(
         matrix=matrix,
         variant=variant,
         path=path,
+        forced=full,
         why=why,
         key=key,
         deps_tag=deps_tag,

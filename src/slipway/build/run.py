@@ -13,7 +13,9 @@ from slipway.build import tags
 from slipway.build.assemble import assemble
 from slipway.build.git import Checkout
 from slipway.build.plan import Plan, load_and_decide
-from slipway.image.layout import LayoutStore, TagTakenError
+from slipway.errors import TagTakenError
+from slipway.image.descriptor import Descriptor
+from slipway.image.layout import LayoutStore
 from slipway.image.model import Image
 
 STORE = Path("dist/images")
@@ -89,6 +91,8 @@ def _name(store: LayoutStore, plan: Plan, image: Image, tag: str) -> str:
     if tag:
         store.tag(tag, image.descriptor)
         return tag
+    if kept := _name_of_before(store, plan, image):
+        return kept
     name = plan.tag
     for number in range(2, 100):
         try:
@@ -109,12 +113,19 @@ def _name(store: LayoutStore, plan: Plan, image: Image, tag: str) -> str:
     raise TagTakenError(f"{plan.tag} and 98 numbers after it are taken", "wait a minute")
 
 
+def _name_of_before(store: LayoutStore, plan: Plan, image: Image) -> str:
+    """The tag that an earlier build of the same commit gave to the same image, or ""."""
+    stem = tags.stem(plan.branch, plan.commit, ci=plan.ci)
+    names = [name for name, named in store.tags().items() if named.digest == image.digest]
+    return next((name for name in names if name.startswith(stem)), "")
+
+
 def _move_alias(checkout: Checkout, store: LayoutStore, plan: Plan, image: Image) -> str:
     """Move the alias, but never from a commit to one before it."""
-    there = store.read_image(plan.alias)
-    if there is not None and (named := there.labels.get("org.slipway.commit", "")):
-        backwards = named != plan.commit and checkout.is_ancestor(plan.commit, named)
-        if backwards:
-            return ""
-    store.tag(plan.alias, image.descriptor, move=True)
-    return plan.alias
+
+    def may(taken: Descriptor) -> bool:
+        there = store.read_image(taken.digest)
+        named = there.labels.get("org.slipway.commit", "") if there else ""
+        return named in ("", plan.commit) or not checkout.is_ancestor(plan.commit, named)
+
+    return plan.alias if store.advance(plan.alias, image.descriptor, may) else ""

@@ -115,7 +115,13 @@ def _make(
                 ]
             else:
                 entries.append(entry)
-        entries = [entry for entry in entries if entry.mode != "160000"]
+        for entry in entries:
+            if entry.mode == "160000":
+                raise RepositoryError(
+                    f"{engine.source}/{entry.path} is a submodule or a repository of its own, and "
+                    "its files would not travel",
+                    "add its files to this repository, or ignore it",
+                )
         contents = checkout.blobs([entry.object_id for entry in entries])
         for entry, data in zip(entries, contents, strict=True):
             path = f"{package}/{safe_path(entry.path, engine.source)}"

@@ -32,6 +32,11 @@ def _suffix(variant: str, default: str) -> str:
     return "" if variant == default else f"-{variant}"
 
 
+def stem(branch: str, commit: str, *, ci: bool) -> str:
+    """What the tags of all builds of one commit on one branch begin with."""
+    return f"{slug(branch)}-{commit[:9]}-{'ci' if ci else 'local'}-"
+
+
 def image_tag(
     branch: str,
     commit: str,
@@ -50,8 +55,7 @@ def image_tag(
         number: 2 and more for a further build of one commit in one minute with another digest.
     """
     return (
-        f"{slug(branch)}-{commit[:9]}-{'ci' if ci else 'local'}"
-        f"-{moment.astimezone(UTC):%Y%m%d-%H%M}"
+        f"{stem(branch, commit, ci=ci)}{moment.astimezone(UTC):%Y%m%d-%H%M}"
         f"{f'-{number}' if number > 1 else ''}{'-dirty' if dirty else ''}"
         f"{_suffix(variant, default_variant)}"
     )

@@ -23,8 +23,8 @@ def describe(checkout: Checkout, *, dirty: bool) -> Version:
     """The version of HEAD.
 
     On a tag `v1.2.3` it is `1.2.3`, after it `1.2.4.dev<commits>+g<sha9>`. Where no version tag is
-    in reach (none was made, or a shallow clone left it behind) it is `0.1.0.dev<commits>+g<sha9>`
-    and a guess.
+    in reach (none was made, or a shallow clone left it behind) it is `0.1.0.dev0+g<sha9>` and a
+    guess: one that is the same in a shallow clone and in a whole one.
     """
     sha = checkout.commit()[:9]
     local = ".dirty" if dirty else ""
@@ -34,17 +34,16 @@ def describe(checkout: Checkout, *, dirty: bool) -> Version:
         )
     except RepositoryError:
         shallow = checkout.text("rev-parse", "--is-shallow-repository") == "true"
-        count = checkout.text("rev-list", "--count", "HEAD")
         reason = (
             "the clone is shallow and holds no version tag (git fetch --unshallow --tags)"
             if shallow
             else "no version tag v<number> was made yet"
         )
-        return Version(f"{FALLBACK}.dev{0 if shallow else count}+g{sha}{local}", reason)
+        return Version(f"{FALLBACK}.dev0+g{sha}{local}", reason)
     tag, distance, _ = found.rsplit("-", 2)
     match = re.fullmatch(r"v(\d+(?:\.\d+)*)((?:a|b|rc)\d+)?", tag)
     if match is None:
-        return Version(f"{FALLBACK}.dev{distance}+g{sha}{local}", f"tag {tag} is not a version")
+        return Version(f"{FALLBACK}.dev0+g{sha}{local}", f"tag {tag} is not a version")
     release, pre = match[1], match[2] or ""
     if distance == "0":
         return Version(f"{release}{pre}{'+dirty' if dirty else ''}")
