@@ -119,7 +119,8 @@ def make_wheel(
     path = folder / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, data in content.items():
-            archive.writestr(zipfile.ZipInfo(member, (2026, 1, 1, 0, 0, 0)), data)
+            info_of = zipfile.ZipInfo(member, (2026, 1, 1, 0, 0, 0))
+            archive.writestr(info_of, data, zipfile.ZIP_DEFLATED)
     return path
 
 

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from installer.scripts import ScriptSection
 
 
+# A wheel that grows more than this is a bomb: real ones grow less than tenfold.
+MAX_GROWTH = 200
+_SMALL = 32 << 20
+
+
 def unpack(wheels: Iterable[Path], engine: Engine, variant: Variant, writer: LayerWriter) -> None:
     """Install wheels into the image's virtual environment, as entries of one layer.
 
@@ -43,6 +48,7 @@ def unpack(wheels: Iterable[Path], engine: Engine, variant: Variant, writer: Lay
     for path in wheels:
         try:
             with zipfile.ZipFile(path) as archive:
+                _check_growth(path, archive)
                 for item in archive.infolist():
                     safe_path(item.filename.rstrip("/"), path.name)
                     if stat.S_ISLNK(item.external_attr >> 16):
@@ -51,6 +57,15 @@ def unpack(wheels: Iterable[Path], engine: Engine, variant: Variant, writer: Lay
                 installer.install(WheelFile(archive), destination, {"INSTALLER": b"slipway\n"})
         except (zipfile.BadZipFile, InstallerError, ValueError, KeyError) as error:
             raise IntegrityError(f"{path.name} is not a usable wheel: {error}") from error
+
+
+def _check_growth(path: Path, archive: zipfile.ZipFile) -> None:
+    unpacked = sum(item.file_size for item in archive.infolist())
+    growth = unpacked // max(path.stat().st_size, 1)
+    if unpacked > _SMALL and growth > MAX_GROWTH:
+        raise IntegrityError(
+            f"{path.name} would unpack to {unpacked >> 20} MiB, {growth} times its size"
+        )
 
 
 class _Destination(WheelDestination):

@@ -1,0 +1,219 @@
+"""One build from plan to names: what moves, what stays, and what is said of it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from slipway.build.run import Built
+from slipway.errors import LockError, RepositoryError, TagTakenError
+from slipway.image.layer import LAYER_KEY
+from slipway.image.model import Image
+from support.project import Project, lock_line, make_project, make_wheel
+
+
+def layer_keys(built: Built) -> list[str]:
+    return [
+        layer.descriptor.annotations[LAYER_KEY] for layer in built.image.layers[1:]
+    ]  # all but the base's
+
+
+def tree(image: Image) -> dict[str, bytes]:
+    """Files of an image as an overlay shows them."""
+    found: dict[str, bytes] = {}
+    for layer in image.layers:
+        with layer.open() as blob:
+            data = gzip.decompress(blob.read())
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            for member in tar:
+                folder, _, name = member.name.rpartition("/")
+                if name == ".wh..wh..opq":
+                    found = {k: v for k, v in found.items() if not k.startswith(f"{folder}/")}
+                elif member.isfile():
+                    found[member.name] = tar.extractfile(member).read()  # type: ignore[union-attr]
+                elif member.issym():
+                    found[member.name] = b"-> " + member.linkname.encode()
+    return found
+
+
+def test_the_first_build_is_full_and_complete(project: Project) -> None:
+    built = project.build()
+    assert built.plan.sentence.startswith("full: no deps image for key ")
+    assert built.plan.sentence.endswith("… yet")
+    files = tree(built.image)
+    venv = "opt/tiny/venv"
+    site = f"{venv}/lib/python3.11/site-packages"
+    assert files["etc/base"] == b"base\n"
+    assert files[f"{site}/big/__init__.py"] == b"VALUE = 'big'\n"
+    assert files[f"{site}/tiny-source.pth"] == b"/opt/tiny/src\n"
+    assert files[f"{venv}/bin/python"] == b"-> /usr/bin/python3.11"
+    assert files[f"{venv}/pyvenv.cfg"].startswith(b"home = /usr/bin\n")
+    assert files[f"{venv}/bin/tiny"].startswith(b"#!/opt/tiny/venv/bin/python\n")
+    assert files["opt/tiny/src/tiny/core/work.py"] == b"VALUE = 1\n"
+
+
+def test_the_config_says_what_runs_and_where_it_is_from(project: Project) -> None:
+    built = project.build()
+    config = built.image.config["config"]
+    assert config["Entrypoint"] == ["tiny"]
+    assert config["User"] == "10001:10001"
+    assert "PATH=/opt/tiny/venv/bin:/usr/bin:/bin" in config["Env"]
+    commit = project.git("rev-parse", "HEAD")
+    labels = dict(built.image.labels)
+    assert labels.pop("org.opencontainers.image.version") == f"0.1.0.dev0+g{commit[:9]}"
+    assert labels == {
+        "org.opencontainers.image.title": "tiny",
+        "org.opencontainers.image.revision": commit,
+        "org.opencontainers.image.created": "2026-01-02T03:04:05Z",
+        "org.opencontainers.image.licenses": "",
+        "org.opencontainers.image.base.name": built.plan.base.name,
+        "org.opencontainers.image.base.digest": built.plan.base.digest,
+        "org.slipway.dependency-key": built.plan.key.value,
+        "org.slipway.variant": "cpu",
+        "org.slipway.commit": commit,
+    }
+
+
+def test_nothing_changed_gives_the_same_digest_and_tag(project: Project) -> None:
+    first = project.build()
+    blobs = sorted((project.store.root / "blobs/sha256").iterdir())
+    second = project.build()
+    assert second.plan.sentence == (
+        f"fast: deps image {first.plan.deps_tag} is in {project.store.root}, "
+        "only source layers move"
+    )
+    assert (second.image.digest, second.tag) == (first.image.digest, first.tag)
+    assert sorted((project.store.root / "blobs/sha256").iterdir()) == blobs
+
+
+def test_an_edit_moves_its_package_and_the_version(project: Project) -> None:
+    first = project.build()
+    project.write("src/tiny/core/work.py", "VALUE = 2\n")
+    second = project.build()
+    moved = set(layer_keys(second)) - set(layer_keys(first))
+    names = {
+        layer.created_by
+        for layer in second.image.layers
+        if layer.descriptor.annotations.get(LAYER_KEY) in moved
+    }
+    assert names == {"source tiny", "source tiny/core"}
+    assert second.tag.endswith("-dirty")
+    assert tree(second.image)["opt/tiny/src/tiny/core/work.py"] == b"VALUE = 2\n"
+
+
+def test_full_makes_the_dependencies_anew_and_gives_the_same(project: Project) -> None:
+    first = project.build()
+    again = project.build(full=True)
+    assert again.plan.sentence == "full: FULL=1 was asked for"
+    assert again.image.digest == first.image.digest
+
+
+def test_two_folders_give_one_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders, umask, caches and the clock differ; commit, lock and base do not."""
+    digests = []
+    for name in ("one", "a/much/longer/name"):
+        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / name / "wheels"))
+        import os
+
+        old = os.umask(0o077 if name == "one" else 0o002)
+        try:
+            digests.append(make_project(tmp_path / name).build().image.digest)
+        finally:
+            os.umask(old)
+    assert digests[0] == digests[1]
+
+
+def test_a_bump_moves_one_dependency_layer_and_says_which(project: Project) -> None:
+    first = project.build()
+    small = make_wheel(project.wheels, "small", "1.1", {"small/__init__.py": b"VALUE = 'new'\n"})
+    big = project.wheels / "big-2.5-py3-none-any.whl"
+    project.write("docker/locks/cpu.txt", lock_line(small) + lock_line(big))
+    project.commit()
+    second = project.build()
+    assert second.plan.sentence.endswith(
+        f"yet, changed since {first.plan.deps_tag}: lock small 1.0 -> 1.1"
+    )
+    dependency = {
+        k
+        for k, layer in zip(layer_keys(second), second.image.layers[1:], strict=True)
+        if layer.created_by.startswith("wheels: big")
+    }
+    assert dependency < set(layer_keys(first))
+    assert (
+        tree(second.image)["opt/tiny/venv/lib/python3.11/site-packages/small/__init__.py"]
+        == b"VALUE = 'new'\n"
+    )
+
+
+def test_two_builds_of_one_commit_in_one_minute_keep_both(project: Project) -> None:
+    project.write("notes", "")
+    first = project.build()
+    project.write("src/tiny/core/work.py", "VALUE = 2\n")
+    second = project.build()
+    minute = f"{datetime.now(UTC):%Y%m%d-%H%M}"
+    if minute not in first.tag:
+        pytest.skip("a minute began between the builds")
+    assert second.tag == first.tag.replace("-dirty", "-2-dirty")
+    assert project.store.tags()[first.tag].digest == first.image.digest
+
+
+def test_a_tag_of_ones_own_is_immutable(project: Project) -> None:
+    assert project.build(tag="v1").tag == "v1"
+    assert project.build(tag="v1").tag == "v1"
+    project.write("src/tiny/core/work.py", "VALUE = 2\n")
+    with pytest.raises(TagTakenError, match="v1"):
+        project.build(tag="v1")
+
+
+def test_an_alias_never_goes_back(project: Project) -> None:
+    first = project.git("rev-parse", "HEAD")
+    project.write("src/tiny/core/work.py", "VALUE = 2\n")
+    project.commit()
+    newer = project.build()
+    assert newer.alias == "main-latest-local"
+    project.git("reset", "--quiet", "--hard", first)
+    older = project.build()
+    assert older.alias == ""
+    assert project.store.tags()["main-latest-local"].digest == newer.image.digest
+    project.git("checkout", "--quiet", "-B", "main", newer.plan.commit)
+    project.write("src/tiny/core/work.py", "VALUE = 3\n")
+    assert project.build().alias == "main-latest-local"
+
+
+def test_ci_names_its_builds_ci(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    built = project.build()
+    assert "-ci-" in built.tag
+    assert built.alias == "main-latest"
+
+
+def test_the_bytecode_folder_is_the_images_own(project: Project) -> None:
+    def folder(built: Built) -> str:
+        [found] = [e for e in built.image.config["config"]["Env"] if "PYCACHE" in e]
+        return str(found)
+
+    first = project.build()
+    project.write("src/tiny/core/work.py", "VALUE = 2\n")
+    second = project.build()
+    assert folder(first) != folder(second)
+    assert folder(first).startswith("PYTHONPYCACHEPREFIX=/tmp/pycache-")
+
+
+def test_what_is_wrong_is_said_before_anything_is_made(project: Project) -> None:
+    project.write("docker/locks/cpu.txt", lock_line(project.wheels / "big-2.5-py3-none-any.whl"))
+    before = sorted(project.store.root.rglob("*"))
+    with pytest.raises(LockError, match="small"):
+        project.build()
+    assert sorted(project.store.root.rglob("*")) == before
+
+
+def test_no_commit_is_said(tmp_path: Path) -> None:
+    project = Project(tmp_path, tmp_path, tmp_path)
+    project.git("init", "--quiet")
+    with pytest.raises(RepositoryError, match="no commit yet"):
+        project.build()
