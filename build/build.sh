@@ -6,10 +6,12 @@
 # Whether the fast path will do is `slipway image plan`'s to say; its state lies with the images.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-slipway=$(command -v slipway || true)
-[ -x .venv/bin/slipway ] && slipway=$PWD/.venv/bin/slipway
-[ -n "$slipway" ] || { echo "error: slipway is not installed"; echo "fix:   make image"; exit 12; } >&2
+slipway=$PWD/.venv/bin/slipway
+[ -x "$slipway" ] || slipway=$(command -v slipway) || {
+    printf 'error: slipway is not installed\nfix:   make image\n' >&2
+    exit 12
+}
 
 "$slipway" image build ${1:+"$1"} --variant "${VARIANT:-cpu}"
-"$slipway" deploy pack local-cpu-single
+"$slipway" deploy pack local-cpu-single --quiet
 echo "start:   make up"

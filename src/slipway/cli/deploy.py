@@ -101,6 +101,7 @@ def list_(as_json: bool) -> None:
 @click.option("--store", type=click.Path(path_type=Path), help="Layout store; dist/images.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder to write to; dist/deploy.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was packed as JSON.")
+@click.option("--quiet", is_flag=True, help="Print only where the archive is.")
 def pack(
     name: str,
     image: str,
@@ -110,6 +111,7 @@ def pack(
     store: Path | None,
     output: Path | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Write the archive that starts a topology from an image pinned by digest.
 
@@ -147,9 +149,10 @@ def pack(
         }
         click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo(f"archive {shown} ({len(packed.content)} bytes)")
-        click.echo(f"image   {packed.image}")
-        click.echo(f"start   slipway deploy up {shown} --model-dir PATH")
+        click.echo(f"archive: {shown} ({len(packed.content)} bytes)")
+        if not quiet:
+            click.echo(f"image:   {packed.image}")
+            click.echo(f"start:   slipway deploy up {shown} --model-dir PATH")
 
 
 @command.command()
