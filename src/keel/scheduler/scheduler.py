@@ -90,7 +90,8 @@ class Scheduler:
             return Finish("error", message=message, status=400)
         if ask.rid in self._requests:
             return Finish("error", message=f"request {ask.rid!r} is running already", status=400)
-        if queued is not None and len(self._planner.waiting) >= queued:
+        room = self._limits.max_running - len(self._planner.running)
+        if queued is not None and len(self._planner.waiting) - room >= queued:
             return Finish("error", message=f"{queued} requests are waiting already", status=503)
         return None
 

@@ -76,7 +76,7 @@ def add_handlers(app: FastAPI) -> None:
         return error_response(ApiError(error.what, 500))
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         if first["type"] == "json_invalid":
@@ -85,6 +85,9 @@ def add_handlers(app: FastAPI) -> None:
         if first["type"] == "extra_forbidden":
             message = f"unrecognized request argument: {where}"
             return error_response(ApiError(message, param=where))
+        if not where and "json" not in request.headers.get("content-type", ""):
+            message = "the body is read as JSON only with content-type: application/json"
+            return error_response(ApiError(message))
         message = f"{where}: {first['msg']}" if where else str(first["msg"])
         return error_response(ApiError(message, param=where or None))
 
