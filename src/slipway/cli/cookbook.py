@@ -80,6 +80,21 @@ def command_(
     click.echo(render(page.kitchen, made, form, node))
 
 
+@command.command()
+@click.option(
+    "--output", type=click.Path(path_type=Path), default=None, help="Folder; dist/site by default."
+)
+def build(output: Path | None) -> None:
+    """Write the site: static files that work from a folder, offline."""
+    from slipway.cookbook.load import find_root
+    from slipway.cookbook.site import build as build_site
+
+    root = find_root(Path.cwd())
+    folder = output or root / "dist" / "site"
+    site = build_site(root, folder)
+    click.echo(f"{sum(1 for _ in site.pages)} pages in {folder}/index.html")
+
+
 def _find(pages: dict[str, Page], model: str) -> Page:
     from difflib import get_close_matches
 
