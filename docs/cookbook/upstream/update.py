@@ -1,6 +1,6 @@
-"""Write the list of flags and environment variables that a release of SGLang knows.
+"""Write the list of flags and environment variables that an upstream release knows.
 
-    python docs/cookbook/upstream/update.py 0.5.20 [0.5.19 ...]
+    python docs/cookbook/upstream/update.py sglang==0.5.20 sglang-router==0.3.2 ...
 
 Fetches the public wheel through pip and reads its source as a syntax tree, without running any of
 it. Only names and whether a flag takes a value are kept: facts, not text.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,21 +20,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PACKAGE = "sglang/srt/"
+# Where a package keeps its flags (whole files, or folders with a slash at the end).
+FLAGS = {
+    "sglang": ("sglang/srt/server_args.py", "sglang/srt/arg_groups/fields/"),
+    "sglang-router": ("sglang_router/router_args.py", "sglang_router/launch_router.py"),
+}
 # Actions of upstream's argparse that take no value.
 _SWITCHES = ("StoreTrue", "StoreConst", "store_true", "store_const", "BooleanOptional")
 
 
-def fetch(version: str, folder: Path) -> Path:
+def fetch(requirement: str, folder: Path) -> Path:
     """The wheel of a release, as pip is configured to find it."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    subprocess.run([*command, "--dest", str(folder), f"sglang=={version}"], check=True)
-    (wheel,) = folder.glob("sglang-*.whl")
+    subprocess.run([*command, "--dest", str(folder), requirement], check=True)
+    (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 def text_of(node: ast.expr | None) -> str | None:
-    """A literal string, or None."""
+    """A literal string, or None; a prefix that is empty by default is left out of an f-string."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) or "" for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
@@ -87,8 +94,10 @@ def added(tree: ast.Module) -> Iterator[tuple[str, list[str], bool]]:
             yield names[0], names[1:], any(switch in action for switch in _SWITCHES)
 
 
-def variables(tree: ast.Module) -> Iterator[str]:
-    """Names of the class that declares the environment variables."""
+def variables(name: str, text: str, tree: ast.Module) -> Iterator[str]:
+    """Variables of the package's own: declared in `class Envs`, or named in a string."""
+    own = re.compile(rf"""["']({name.partition("-")[0].upper()}_[A-Z0-9_]+)["']""")
+    yield from own.findall(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == "Envs":
             for entry in node.body:
@@ -96,29 +105,31 @@ def variables(tree: ast.Module) -> Iterator[str]:
                     yield entry.targets[0].id
 
 
-def read(wheel: Path) -> tuple[dict[str, tuple[list[str], bool]], list[str]]:
+def read(name: str, wheel: Path) -> tuple[dict[str, tuple[list[str], bool]], list[str]]:
     """Flags and variables of a wheel."""
     flags: dict[str, tuple[list[str], bool]] = {}
-    env: list[str] = []
+    env: set[str] = set()
     with zipfile.ZipFile(wheel) as archive:
         for member in sorted(archive.namelist()):
-            where = member.removeprefix(PACKAGE)
-            if where == "environ.py":
-                env = sorted(variables(ast.parse(archive.read(member))))
-            if where != "server_args.py" and not where.startswith("arg_groups/fields/"):
+            if not member.endswith(".py"):
                 continue
-            tree = ast.parse(archive.read(member))
-            for name, aliases, switch in (*fields(tree), *added(tree)):
-                flags[name] = (aliases, switch)
-    return flags, env
+            text = archive.read(member).decode("utf-8-sig")
+            tree = ast.parse(text)
+            env |= set(variables(name, text, tree))
+            folders = tuple(place for place in FLAGS[name] if place.endswith("/"))
+            if member not in FLAGS[name] and not (folders and member.startswith(folders)):
+                continue
+            for flag, aliases, switch in (*fields(tree), *added(tree)):
+                flags[flag] = (aliases, switch)
+    return flags, sorted(env)
 
 
-def write(version: str, wheel: Path) -> Path:
+def write(name: str, version: str, wheel: Path) -> None:
     """The committed list of one release."""
-    flags, env = read(wheel)
+    flags, env = read(name, wheel)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     lines = [
-        f"# Flags and environment variables that SGLang {version} knows. Written by update.py.",
+        f"# Flags and environment variables that {name} {version} knows. Written by update.py.",
         f'version = "{version}"',
         f'source = "{wheel.name}"',
         f'sha256 = "{digest}"',
@@ -126,23 +137,22 @@ def write(version: str, wheel: Path) -> Path:
         "# flag = [takes a value, other spellings]",
         "[flags]",
     ]
-    for name, (aliases, switch) in sorted(flags.items()):
+    for flag, (aliases, switch) in sorted(flags.items()):
         words = ", ".join(["false" if switch else "true", *(f'"{one}"' for one in aliases)])
-        lines.append(f"{name} = [{words}]")
-    lines += ["", "[env]", "names = ["]
-    lines += [f'    "{name}",' for name in env]
-    path = HERE / f"sglang-{version}.toml"
-    path.write_text("\n".join([*lines, "]"]) + "\n", encoding="utf-8")
+        lines.append(f"{flag} = [{words}]")
+    lines += ["", "[env]", "names = [", *(f'    "{one}",' for one in env), "]"]
+    path = HERE / f"{name}-{version}.toml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"{path.name}: {len(flags)} flags, {len(env)} variables")
-    return path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("versions", nargs="+")
-    for version in parser.parse_args().versions:
-        with tempfile.TemporaryDirectory(prefix="sglang-wheel-") as folder:
-            write(version, fetch(version, Path(folder)))
+    parser.add_argument("requirements", nargs="+", metavar="NAME==VERSION")
+    for requirement in parser.parse_args().requirements:
+        name, _, version = requirement.partition("==")
+        with tempfile.TemporaryDirectory(prefix="upstream-wheel-") as folder:
+            write(name, version, fetch(requirement, Path(folder)))
 
 
 if __name__ == "__main__":

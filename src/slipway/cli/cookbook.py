@@ -95,6 +95,35 @@ def build(output: Path | None) -> None:
     click.echo(f"{sum(1 for _ in site.pages)} pages in {folder}/index.html")
 
 
+@command.command()
+@click.option("--server", metavar="HOST:PORT", help="Also run the examples of MODEL against it.")
+@click.option("--model", default="smollm2-135m", help="Whose examples --server runs.")
+def check(server: str | None, model: str) -> None:
+    """Hold every command, image, link, example and figure against what it claims."""
+    from slipway.cookbook.check import check as judge
+    from slipway.cookbook.examples import run_examples
+    from slipway.cookbook.load import find_root, load_pages
+    from slipway.errors import ConfigError
+
+    root = find_root(Path.cwd())
+    done = judge(root)
+    for finding in done.findings:
+        click.echo(str(finding))
+    wrong = sum(finding.error for finding in done.findings)
+    if server:
+        for one in run_examples(_find(load_pages(root), model).text, server):
+            click.echo(f"{'ran' if one.ok else 'error'}: {one.where}")
+            if not one.ok:
+                click.echo(one.output)
+                wrong += 1
+    click.echo(
+        f"{done.commands} commands, {done.pages} pages, {done.examples} examples checked: "
+        f"{wrong or 'no'} error{'' if wrong == 1 else 's'}"
+    )
+    if wrong:
+        raise ConfigError(f"the cookbook has {wrong} error(s)", "each line above names its place")
+
+
 def _find(pages: dict[str, Page], model: str) -> Page:
     from difflib import get_close_matches
 

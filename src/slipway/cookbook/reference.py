@@ -177,8 +177,8 @@ def failures(root: Path) -> str:
         "\n\n".join(
             [
                 "# Failures and exit codes",
-                "Generated from the classes. A failure prints what happened and what to do, never a "
-                "traceback; scripts may rely on the code.",
+                "Generated from the classes. A failure prints what happened and what to do, never "
+                "a traceback; scripts may rely on the code.",
                 "## slipway",
                 table(head, _classes(root / "src/slipway/errors.py")),
                 "## keel",
