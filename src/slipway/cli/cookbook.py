@@ -86,12 +86,13 @@ def command_(
 )
 def build(output: Path | None) -> None:
     """Write the site: static files that work from a folder, offline."""
+    from slipway.cli import command as program
     from slipway.cookbook.load import find_root
     from slipway.cookbook.site import build as build_site
 
     root = find_root(Path.cwd())
     folder = output or root / "dist" / "site"
-    site = build_site(root, folder)
+    site = build_site(root, folder, program)
     click.echo(f"{sum(1 for _ in site.pages)} pages in {folder}/index.html")
 
 
@@ -100,13 +101,14 @@ def build(output: Path | None) -> None:
 @click.option("--model", default="smollm2-135m", help="Whose examples --server runs.")
 def check(server: str | None, model: str) -> None:
     """Hold every command, image, link, example and figure against what it claims."""
+    from slipway.cli import command as program
     from slipway.cookbook.check import check as judge
     from slipway.cookbook.examples import run_examples
     from slipway.cookbook.load import find_root, load_pages
     from slipway.errors import ConfigError
 
     root = find_root(Path.cwd())
-    done = judge(root)
+    done = judge(root, program)
     for finding in done.findings:
         click.echo(str(finding))
     wrong = sum(finding.error for finding in done.findings)

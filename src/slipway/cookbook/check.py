@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from keel.args import ArgumentError, parse
 from slipway.cookbook import links
 from slipway.cookbook.flags import (
@@ -66,7 +68,7 @@ class Checked:
     examples: int
 
 
-def check(root: Path) -> Checked:
+def check(root: Path, program: click.Command) -> Checked:
     """Check every recipe, every command, every page.
 
     Raises:
@@ -83,7 +85,7 @@ def check(root: Path) -> Checked:
         count, wrong = _commands(page, known)
         commands += count
         findings += wrong
-    site = assemble(root)
+    site = assemble(root, program)
     findings += [Finding("docs", what) for what in site.broken]
     with tempfile.TemporaryDirectory(prefix="slipway-site-") as folder:
         write(site, Path(folder))

@@ -14,11 +14,11 @@ from slipway.cookbook.recipe import Hardware
 METRICS = Path("docs/cookbook/metrics.prom")
 
 
-def pages(root: Path, hardware: dict[str, Hardware]) -> dict[str, str]:
-    """Markdown by name of the page."""
+def pages(root: Path, hardware: dict[str, Hardware], program: click.Command) -> dict[str, str]:
+    """Markdown by name of the page; `program` is the command whose tree is shown."""
     return {
         "keel-flags": keel_flags(),
-        "slipway-commands": slipway_commands(),
+        "slipway-commands": slipway_commands(program),
         "environment": environment(root),
         "deploy-rules": deploy_rules(),
         "failures": failures(root),
@@ -67,16 +67,14 @@ def _default(value: object) -> str:
     return f"`{value}`" if value != "" else "empty"
 
 
-def slipway_commands() -> str:
+def slipway_commands(program: click.Command) -> str:
     """Every command of `slipway`, from click's own tree."""
-    from slipway.cli import command
-
     text = [
         "# Commands of slipway",
         "Generated from the commands themselves. Every failure has an exit code: "
         "see [Failures and exit codes](failures.html).",
     ]
-    for path, found in _walk(command, "slipway"):
+    for path, found in _walk(program, "slipway"):
         context = click.Context(found, info_name=path)
         usage = " ".join(found.collect_usage_pieces(context))
         text += [f"## {path}", found.get_short_help_str(400), f"```text\n{path} {usage}\n```"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 import jinja2
 from markupsafe import Markup
 
@@ -83,18 +84,19 @@ class Site:
         return (page for group in self.groups for page in group.pages)
 
 
-def build(root: Path, output: Path, catalogue: str = "") -> Site:
+def build(root: Path, output: Path, program: click.Command, catalogue: str = "") -> Site:
     """Write the site to a folder, in place of what was there.
 
     Args:
         root: the repository.
+        program: the command line whose commands the reference shows.
         catalogue: Markdown of the image catalogue, where a registry was asked.
 
     Raises:
         RecipeError: a recipe is wrong.
         StorageError: the folder has files that this did not write.
     """
-    site = assemble(root, catalogue)
+    site = assemble(root, program, catalogue)
     marker = output / ".slipway-site"
     if output.is_dir() and any(output.iterdir()) and not marker.is_file():
         raise StorageError(
@@ -160,7 +162,7 @@ def _index(site: Site) -> Iterable[dict[str, str]]:
             }
 
 
-def assemble(root: Path, catalogue: str = "") -> Site:
+def assemble(root: Path, program: click.Command, catalogue: str = "") -> Site:
     """Everything of the site in memory.
 
     Raises:
@@ -184,7 +186,7 @@ def assemble(root: Path, catalogue: str = "") -> Site:
     written = [_text(path, urls[path.resolve()], read(path)) for path in guides]
     generated = [
         _generated(f"reference/{name}.html", text)
-        for name, text in reference.pages(root, load_hardware(root)).items()
+        for name, text in reference.pages(root, load_hardware(root), program).items()
     ]
     if catalogue:
         generated.append(_generated("reference/images.html", catalogue))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import shutil
 import subprocess
 from pathlib import Path
@@ -103,8 +104,8 @@ def test_the_lab_recipe_over_every_choice(values: dict[str, str]) -> None:
 def test_every_recipe_over_its_choices(slug: str) -> None:
     page = load_pages(ROOT)[slug]
     vectors = every_choice(page)
-    step = max(1, len(vectors) // 4000)
-    compare(page, vectors[::step])
+    # Valid and invalid ones; the browser test goes through every reachable one.
+    compare(page, random.Random(slug).sample(vectors, min(400, len(vectors))))
 
 
 def test_the_golden_vectors(request: pytest.FixtureRequest) -> None:
