@@ -35,6 +35,7 @@ class SamplingBatch:
     forbidden: list[tuple[int, list[int]]] = field(default_factory=list)
 
 
+@torch.inference_mode()
 def sample(logits: torch.Tensor, how: SamplingBatch) -> IntArray:
     """Choose a token for each row.
 
@@ -47,51 +48,73 @@ def sample(logits: torch.Tensor, how: SamplingBatch) -> IntArray:
     for row, tokens in how.forbidden:
         logits[row, tokens] = -torch.inf
     chosen: IntArray = logits.argmax(-1).cpu().numpy()
-    random = np.flatnonzero(how.temperature > 0)
-    if len(random):
-        rows = logits[torch.from_numpy(random).to(logits.device)].float()
-        drawn = _draw(rows, how, random).cpu().numpy()
-        chosen = chosen.copy()
-        chosen[random] = drawn
+    random = how.temperature > 0
+    if not random.any():
+        return chosen
+    chosen = chosen.copy()
+    numbers = uniform(how.seeds, how.steps)
+    plain = (how.top_p >= 1) & (how.top_k < 0) & (how.min_p <= 0)
+    # Each kind of row has its own way, whatever the others need: the order in which tokens are
+    # summed decides which one a number means.
+    for rows, draw in ((random & plain, _draw), (random & ~plain, _draw_kept)):
+        which = np.flatnonzero(rows)
+        if len(which):
+            column = _Columns(how, which, logits.device)
+            probs = logits[torch.from_numpy(which).to(logits.device)].float()
+            probs = (probs / column(how.temperature).float()).softmax(-1)
+            chosen[which] = draw(probs, column(numbers), column).cpu().numpy()
     return chosen
 
 
-# Most distributions have all that top-p wants among their first tokens.
+@dataclass(frozen=True)
+class _Columns:
+    """Picks the rows `which` of an array, [n, 1] float64 on the device."""
+
+    how: SamplingBatch
+    which: IntArray
+    device: torch.device
+
+    def __call__(self, values: FloatArray | IntArray) -> torch.Tensor:
+        return torch.from_numpy(values[self.which].astype(np.float64)).to(self.device)[:, None]
+
+
+def _draw(probs: torch.Tensor, u: torch.Tensor, _: _Columns) -> torch.Tensor:
+    """Invert the cumulative distribution in order of token ids."""
+    cumulative = probs.double().cumsum(-1)
+    at = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True)
+    return at.clamp_(max=probs.shape[1] - 1)[:, 0]
+
+
+# Most distributions have all that the limits keep among their first tokens.
 _FIRST = 256
 
 
-def _draw(logits: torch.Tensor, how: SamplingBatch, which: IntArray) -> torch.Tensor:
-    """Invert the cumulative distribution of the kept tokens at each row's random number."""
+def _draw_kept(probs: torch.Tensor, u: torch.Tensor, column: _Columns) -> torch.Tensor:
+    """Invert the cumulative distribution of the kept tokens, in order of probability.
 
-    def column(values: npt.NDArray[np.float64] | IntArray) -> torch.Tensor:
-        return torch.from_numpy(values[which]).to(logits.device)[:, None]
-
-    vocab = logits.shape[1]
-    probs = (logits / column(how.temperature).float()).softmax(-1)
-    u = column(uniform(how.seeds, how.steps)).double()
-    top_p, top_k, min_p = how.top_p[which], how.top_k[which], how.min_p[which]
-    if (top_p >= 1).all() and (top_k < 0).all() and (min_p <= 0).all():
-        cumulative = probs.double().cumsum(-1)
-        at = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True)
-        return at.clamp_(max=vocab - 1)[:, 0]
-    first = min(_FIRST, vocab)
-    sorted_probs, tokens = probs.topk(first)
-    enough = (top_k > 0) & (top_k <= first)
-    enough |= (min_p > 0) & (
-        sorted_probs[:, -1] < column(how.min_p)[:, 0] * sorted_probs[:, 0]
-    ).cpu().numpy()
-    enough |= (top_p < 1) & (sorted_probs.sum(-1).cpu().numpy() >= top_p + 1e-4)
-    if not enough.all():
-        sorted_probs, tokens = probs.sort(stable=True, dim=-1, descending=True)
-    sorted_probs = sorted_probs.double()
-    rank = torch.arange(sorted_probs.shape[1], device=logits.device)[None]
-    before = sorted_probs.cumsum(-1) - sorted_probs
-    kept = before < column(how.top_p)
-    limit = np.where(top_k > 0, top_k, vocab)
-    kept &= rank < torch.from_numpy(limit).to(logits.device)[:, None]
-    kept &= sorted_probs >= column(how.min_p) * sorted_probs[:, :1]
+    Kept is what all limits keep: the `top_k` most probable tokens; those before whom less than
+    `top_p` is summed; those at least `min_p` times as probable as the first.
+    """
+    how = column.how
+    top_p, min_p, top_k = column(how.top_p), column(how.min_p), column(how.top_k)
+    values, tokens = probs.topk(min(_FIRST, probs.shape[1]))
+    first = values.double()
+    enough = (top_k > 0) & (top_k <= first.shape[1])
+    enough |= first[:, -1:] < min_p * first[:, :1]
+    enough |= (top_p < 1) & (first.sum(-1, keepdim=True) >= top_p)
+    if not enough.all() and first.shape[1] < probs.shape[1]:
+        full, order = probs.sort(stable=True, dim=-1, descending=True)
+        # Rows that had enough keep their first tokens, so their answer is the same here and there.
+        width = first.shape[1]
+        full[:, :width] = torch.where(enough, values, full[:, :width])
+        order[:, :width] = torch.where(enough, tokens, order[:, :width])
+        first, tokens = full.double(), order
+    rank = torch.arange(first.shape[1], device=probs.device)[None]
+    kept = first.cumsum(-1) - first < top_p
+    kept &= (top_k < 0) | (rank < top_k)
+    kept &= first >= min_p * first[:, :1]
     kept[:, 0] = True
-    cumulative = (sorted_probs * kept).cumsum(-1)
+    cumulative = (first * kept).cumsum(-1)
     at = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True)
     at = torch.minimum(at, kept.sum(-1, keepdim=True) - 1)
     return tokens.gather(1, at)[:, 0]
