@@ -25,6 +25,8 @@ class Flag:
         part: the part of the engine that it steers.
         choices: allowed values, or empty.
         switch: takes no value; a switch that defaults to true has a `--no-` form.
+        many: takes one or more values and may be given again; the field is a tuple with one
+            tuple of values for each time it was given.
     """
 
     names: tuple[str, ...]
@@ -33,6 +35,7 @@ class Flag:
     part: str
     choices: tuple[str, ...] = ()
     switch: bool = False
+    many: bool = False
     field: str = ""
     default: Any = None
     required: bool = False
@@ -51,9 +54,10 @@ def flag(
     convert: Callable[[str], Any] = str,
     choices: tuple[str, ...] = (),
     switch: bool = False,
+    many: bool = False,
 ) -> Any:
     """A dataclass field that is also a flag; without a default the flag is required."""
-    entry = Flag(names, convert, help, part, choices, switch)
+    entry = Flag(names, convert, help, part, choices, switch, many)
     if default is MISSING:
         return field(metadata={_KEY: entry})
     return field(default=default, metadata={_KEY: entry})
@@ -73,6 +77,7 @@ def flags_of(table: type[Any]) -> tuple[Flag, ...]:
                 entry.part,
                 entry.choices,
                 entry.switch,
+                entry.many,
                 field=item.name,
                 default=None if required else item.default,
                 required=required,
@@ -101,13 +106,15 @@ def parser_of(table: type[Any], prog: str, description: str) -> argparse.Argumen
             options["required"] = True
         else:
             options["default"] = entry.default
-            if entry.default not in (None, False):
+            if entry.default not in (None, False, ()):
                 options["help"] += f" (default: {entry.default})"
         if entry.switch:
             options["action"] = argparse.BooleanOptionalAction if entry.default else "store_true"
         else:
             options["type"] = _named(entry)
             options["metavar"] = "|".join(entry.choices) or entry.field.upper()
+        if entry.many:
+            options |= {"action": "append", "nargs": "+", "default": None}
         group.add_argument(*entry.names, **options)
     return parser
 
@@ -124,7 +131,12 @@ def parse_table(table: type[T], argv: Sequence[str], prog: str, description: str
         raise ArgumentError(
             f"{prog} has no argument {unknown[0]!r}", _hint(table, prog, unknown[0])
         )
-    return table(**vars(known))
+    values = vars(known)
+    for entry in flags_of(table):
+        if entry.many:
+            given = values[entry.field]
+            values[entry.field] = entry.default if given is None else tuple(map(tuple, given))
+    return table(**values)
 
 
 def _hint(table: type[Any], prog: str, word: str) -> str:
