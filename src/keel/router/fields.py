@@ -1,0 +1,203 @@
+"""What routing needs of a request's JSON, read in one pass; the rest is checked and not kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from keel.args.router_values import SAMPLING_FIELDS
+from keel.router.refusal import invalid_json
+
+_NONE = msgspec.Raw(b"")
+
+
+class Fields(msgspec.Struct, gc=False):
+    """The members of a request's top-level object that the router reads, as the bytes they are.
+
+    Absent members are empty. Of a member that is there twice the last one counts, as for engines.
+    """
+
+    model: msgspec.Raw = _NONE
+    stream: msgspec.Raw = _NONE
+    rid: msgspec.Raw = _NONE
+    n: msgspec.Raw = _NONE
+    best_of: msgspec.Raw = _NONE
+    max_tokens: msgspec.Raw = _NONE
+    max_completion_tokens: msgspec.Raw = _NONE
+    temperature: msgspec.Raw = _NONE
+    top_p: msgspec.Raw = _NONE
+    top_k: msgspec.Raw = _NONE
+    min_p: msgspec.Raw = _NONE
+    repetition_penalty: msgspec.Raw = _NONE
+    frequency_penalty: msgspec.Raw = _NONE
+    presence_penalty: msgspec.Raw = _NONE
+    messages: msgspec.Raw = _NONE
+    prompt: msgspec.Raw = _NONE
+    text: msgspec.Raw = _NONE
+    input_ids: msgspec.Raw = _NONE
+    sampling_params: msgspec.Raw = _NONE
+
+
+_decoder = msgspec.json.Decoder(Fields)
+_string = msgspec.json.Decoder(str)
+UNREADABLE = object()
+
+
+def scan(body: bytes) -> Fields:
+    """Read the routing fields of a JSON object.
+
+    Raises:
+        Refusal: 400; the body is not JSON, or no object.
+    """
+    try:
+        return _decoder.decode(body)
+    except RecursionError:
+        raise invalid_json("it is nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise invalid_json(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return _second_opinion(body, str(error))
+
+
+def _second_opinion(body: bytes, why: str) -> Fields:
+    """Half of a surrogate pair is an error to msgspec and none to the engines' parsers."""
+    if b"\\u" not in body:
+        raise invalid_json(why)
+
+    def no_constant(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        value = json.loads(body, parse_constant=no_constant)
+    except (ValueError, RecursionError):
+        raise invalid_json(why) from None
+    if not isinstance(value, dict):
+        raise invalid_json(f"Expected `object`, got `{type(value).__name__}`")
+    known = {
+        name: msgspec.Raw(json.dumps(value[name]).encode())
+        for name in Fields.__struct_fields__
+        if name in value
+    }
+    return Fields(**known)
+
+
+def is_set(raw: msgspec.Raw) -> bool:
+    """Whether a member is there and not null."""
+    return len(memoryview(raw)) > 0 and bytes(raw) != b"null"
+
+
+def text_of(raw: msgspec.Raw) -> str:
+    """The string that a member is, or an empty one."""
+    try:
+        return _string.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+
+
+def number_of(raw: msgspec.Raw) -> float | int | object | None:
+    """The number that a member is; None where absent or null, UNREADABLE where anything else."""
+    text = bytes(raw)
+    if not text or text == b"null":
+        return None
+    if text[0] not in b"-0123456789":
+        return UNREADABLE
+    try:
+        number = json.loads(text)
+    except ValueError:
+        return UNREADABLE
+    return number if isinstance(number, int) or abs(number) != float("inf") else UNREADABLE
+
+
+def wants_stream(fields: Fields) -> bool:
+    """Whether the answer is to be a stream."""
+    return bytes(fields.stream) == b"true"
+
+
+def sampling_of(fields: Fields, name: str) -> float | int | object | None:
+    """One of SAMPLING_FIELDS, as `number_of`."""
+    raw: msgspec.Raw = getattr(fields, name)
+    return number_of(raw)
+
+
+def caller_set_rid(fields: Fields) -> bool:
+    """A string or a list; the engine is then never told to abort, since it aborts by prefix."""
+    return is_set(fields.rid)
+
+
+def asks_for_many(fields: Fields, default_n: float | int | None = None) -> bool:
+    """Whether more than one sample is effectively requested, or it cannot be told.
+
+    Args:
+        default_n: what the router adds where the request has no `n`.
+    """
+    samples = number_of(fields.n)
+    if samples is None:
+        samples = default_n
+    if _more_than_one(samples) or _more_than_one(number_of(fields.best_of)):
+        return True
+    # /v1/completions takes a list of prompts, /generate lists of texts, of id lists, of params.
+    if _first_of_list(fields.text) or _first_of_list(fields.sampling_params):
+        return True
+    if _first_of_list(fields.prompt) in (b'"', b"[") or _first_of_list(fields.input_ids) == b"[":
+        return True
+    return is_set(fields.sampling_params) and _many_in_params(fields.sampling_params)
+
+
+def _more_than_one(value: object) -> bool:
+    if value is UNREADABLE:
+        return True
+    return isinstance(value, int | float) and value > 1
+
+
+def _first_of_list(raw: msgspec.Raw) -> bytes:
+    """The first byte of the first item if a member is a list, `]` if that is empty."""
+    view = bytes(memoryview(raw)[:64])
+    if not view.startswith(b"["):
+        return b""
+    rest = view[1:].lstrip()
+    return rest[:1] or b"?"
+
+
+class _Params(msgspec.Struct):
+    n: msgspec.Raw = _NONE
+
+
+_params = msgspec.json.Decoder(_Params)
+
+
+def _many_in_params(raw: msgspec.Raw) -> bool:
+    try:
+        return _more_than_one(number_of(_params.decode(raw).n))
+    except msgspec.MsgspecError:
+        return True
+
+
+# Bytes of JSON per token, about, where nobody has counted.
+_BYTES_PER_TOKEN = 4
+
+
+def estimated_tokens(body_bytes: int) -> int:
+    """Never 0: a request without weight would be invisible to load balancing."""
+    return max(1, body_bytes // _BYTES_PER_TOKEN)
+
+
+def output_tokens(fields: Fields) -> int:
+    """The most tokens of the answer, where the request says it, else 0."""
+    for raw in (fields.max_completion_tokens, fields.max_tokens):
+        value = number_of(raw)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
+
+
+def prompt_of(fields: Fields) -> bytes:
+    """The bytes by which prompts are compared: requests that share a prefix of these share it."""
+    for raw in (fields.messages, fields.prompt, fields.text, fields.input_ids):
+        if len(memoryview(raw)):
+            return bytes(raw)
+    return b""
+
+
+assert set(SAMPLING_FIELDS) <= set(Fields.__struct_fields__)
