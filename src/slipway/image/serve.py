@@ -6,22 +6,32 @@ No registry need be installed, no login, no copy: the engine takes the blobs fro
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
+import socketserver
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
-from slipway.errors import NetworkError
-from slipway.image.descriptor import MANIFEST, Descriptor
+from slipway.errors import NetworkError, SlipwayError
+from slipway.image.descriptor import MANIFEST, MANIFEST_TYPES, Descriptor
 from slipway.image.layout import LayoutStore
+from slipway.image.model import sha256 as _sha256
+
+log = logging.getLogger(__name__)
 
 _MANIFEST = re.compile(r"/v2/(?P<name>[a-z0-9._/-]+)/manifests/(?P<identifier>[A-Za-z0-9._:-]+)")
 _BLOB = re.compile(r"/v2/(?P<name>[a-z0-9._/-]+)/blobs/(?P<digest>sha256:[0-9a-f]{64})")
 _TAGS = re.compile(r"/v2/(?P<name>[a-z0-9._/-]+)/tags/list")
-_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MANIFEST_LIMIT = 4 << 20  # bytes; the spec asks nobody to take a longer one
 
 
 @contextmanager
@@ -40,13 +50,12 @@ def serve_layout(root: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator
         layout = store
 
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = _Server((host, port), Handler)
     except OSError as error:
         raise NetworkError(
             f"cannot serve images on {host}:{port}: {error.strerror}",
             "see who listens there (ss -ltnp), or give another port",
         ) from error
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -57,12 +66,29 @@ def serve_layout(root: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator
         thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind, without asking a name server who we are, as the base class does."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what went wrong; a client that went away is no error."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            log.warning("an answer to %s failed", client_address, exc_info=error)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD of the pull part of the distribution spec."""
 
     layout: LayoutStore
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    # Seconds after which a connection on which nothing happens is closed.
+    timeout = 120
 
     def do_GET(self) -> None:
         self._answer(body=True)
@@ -74,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the engine that pulls says enough."""
 
     def _answer(self, *, body: bool) -> None:
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
         if path in ("/v2", "/v2/"):
             self._send(b"{}", "application/json", body)
         elif found := _MANIFEST.fullmatch(path):
@@ -82,8 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif found := _BLOB.fullmatch(path):
             self._blob(found["digest"], body)
         elif found := _TAGS.fullmatch(path):
-            tags = {"name": found["name"], "tags": list(self.layout.tags())}
-            self._send(json.dumps(tags).encode(), "application/json", body)
+            self._tags(found["name"], parse_qs(query), body)
         else:
             self._refuse("UNSUPPORTED", "only pulling is served here", body)
 
@@ -91,19 +116,36 @@ class _Handler(BaseHTTPRequestHandler):
         known = self.layout.tags().get(identifier)
         if known is None and _DIGEST.fullmatch(identifier) and self.layout.has(identifier):
             size = self.layout.blob_path(identifier).stat().st_size
-            known = Descriptor(MANIFEST, identifier, size) if size <= 4 << 20 else None
-        if known is None:
+            known = Descriptor(MANIFEST, identifier, size)
+        if known is None or known.size > _MANIFEST_LIMIT:
             self._refuse("MANIFEST_UNKNOWN", f"there is no {identifier} here", body)
             return
-        with self.layout.open(known) as file:
-            data = file.read()
-        kind = known.media_type
         try:
-            kind = json.loads(data).get("mediaType", kind)
-        except (ValueError, AttributeError):
+            with self.layout.open(known) as file:
+                data = file.read()
+            kind = json.loads(data).get("mediaType", known.media_type)
+            served = kind in MANIFEST_TYPES and _sha256(data) == known.digest
+        except (SlipwayError, OSError, ValueError, AttributeError) as error:
+            log.warning("manifest %s cannot be served: %r", identifier, error)
+            served = False
+        if not served:
             self._refuse("MANIFEST_UNKNOWN", f"{identifier} is no manifest", body)
             return
         self._send(data, kind, body, {"Docker-Content-Digest": known.digest})
+
+    def _tags(self, name: str, query: dict[str, list[str]], body: bool) -> None:
+        """The tags in lexical order, a page of `n` after `last` (spec 1.1, "Listing tags")."""
+        tags = sorted(self.layout.tags())
+        if last := query.get("last"):
+            tags = [tag for tag in tags if tag > last[0]]
+        headers = {}
+        wanted = query.get("n", [""])[0]
+        if wanted.isdecimal() and len(tags) > int(wanted[:9]) > 0:
+            tags = tags[: int(wanted[:9])]
+            path = f"/v2/{name}/tags/list?n={len(tags)}&last={tags[-1]}"
+            headers["Link"] = f'<{path}>; rel="next"'
+        data = json.dumps({"name": name, "tags": tags}).encode()
+        self._send(data, "application/json", body, headers)
 
     def _blob(self, digest: str, body: bool) -> None:
         path = self.layout.blob_path(digest)
@@ -113,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse("BLOB_UNKNOWN", f"there is no {digest} here", body)
             return
         with file:
-            size = path.stat().st_size
+            size = os.fstat(file.fileno()).st_size
             start, end = 0, size - 1
             wanted = _RANGE.fullmatch(self.headers.get("Range", ""))
             if wanted:

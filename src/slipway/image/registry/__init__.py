@@ -7,7 +7,23 @@ then the manifest under its immutable tag, then a read back, then the names that
 
 from __future__ import annotations
 
+from slipway.image.registry.auth import Credentials
+from slipway.image.registry.failures import DroppedError, RefusedError
+from slipway.image.registry.progress import Progress, reporter
 from slipway.image.registry.repository import Registry, Repository
+from slipway.image.registry.retry import Retries
 from slipway.image.registry.transfer import PushReport, pull_image, push_image
 
-__all__ = ["PushReport", "Registry", "Repository", "pull_image", "push_image"]
+__all__ = [
+    "Credentials",
+    "DroppedError",
+    "Progress",
+    "PushReport",
+    "RefusedError",
+    "Registry",
+    "Repository",
+    "Retries",
+    "pull_image",
+    "push_image",
+    "reporter",
+]

@@ -1,36 +1,45 @@
-"""One repository of a registry: its blobs, manifests, tags and referrers."""
+"""One repository of a registry: its manifests, tags, referrers and blobs."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator
-from typing import BinaryIO
-from urllib.parse import quote
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
 
-from slipway.errors import IntegrityError, RegistryError
-from slipway.image.descriptor import INDEX, MANIFEST, MANIFEST_TYPES, Descriptor
+from slipway.errors import IntegrityError, NetworkError, RegistryError, UsageError
+from slipway.image.descriptor import MANIFEST, MANIFEST_TYPES, Descriptor
 from slipway.image.model import Layer, sha256
+from slipway.image.registry import referrers
 from slipway.image.registry.auth import Credentials
-from slipway.image.registry.transport import (
-    ATTEMPTS,
-    Body,
-    DroppedError,
-    RefusedError,
-    Response,
-    Transport,
-)
+from slipway.image.registry.download import open_blob
+from slipway.image.registry.failures import RefusedError
+from slipway.image.registry.retry import Retries
+from slipway.image.registry.transport import Body, Response, Transport
+from slipway.image.registry.upload import Upload
 
+CONNECTIONS = 4
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+_NAME = re.compile(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 _ACCEPT = ", ".join(MANIFEST_TYPES)
-_RANGE = re.compile(r"(?:bytes=)?0-(\d+)")
-# What an upload falls back to, one after the other, when a proxy refuses a larger body (bytes).
-CHUNKS = (64 << 20, 16 << 20, 4 << 20, 1 << 20)
+_MOST_PAGES = 10_000
 
 
 class Registry:
-    """A registry by its host, e.g. `127.0.0.1:5000` or `docker.io`."""
+    """A registry by its host, e.g. `127.0.0.1:5000` or `docker.io`.
+
+    Args:
+        host: `host[:port]` as it stands in image names.
+        insecure: speak plain HTTP; None for loopback hosts and those in
+            `SLIPWAY_INSECURE_REGISTRIES` (comma separated).
+        credentials: None to look where Docker keeps them.
+        max_connections: how many blobs of one image move at once.
+        attempts: how often a request is tried in all.
+        retries: all bounds of trying again, instead of `attempts`.
+    """
 
     def __init__(
         self,
@@ -38,24 +47,46 @@ class Registry:
         *,
         insecure: bool | None = None,
         credentials: Credentials | None = None,
-        attempts: int = ATTEMPTS,
+        max_connections: int = CONNECTIONS,
+        attempts: int = Retries.attempts,
+        retries: Retries | None = None,
     ) -> None:
         self.host = host
+        self.max_connections = max_connections
         self.transport = Transport(
-            host, insecure=insecure, credentials=credentials, attempts=attempts
+            host,
+            insecure=insecure,
+            credentials=credentials,
+            retries=retries or Retries(attempts=attempts),
         )
 
     def repository(self, name: str) -> Repository:
-        """A repository by its name, e.g. `team/keel`."""
-        return Repository(self.transport, name)
+        """A repository by its name, e.g. `team/keel`.
+
+        Raises:
+            UsageError: that is no name of a repository.
+        """
+        if not _NAME.fullmatch(name) or len(name) > 255:
+            raise UsageError(f"{name!r} is no name of a repository", "write it like team/keel")
+        return Repository(self, name)
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        self.transport.close()
 
 
 class Repository:
-    """One repository. It is a `BlobSource`: `open` streams a blob and checks it."""
+    """One repository. It is a `BlobSource`: `open` streams a blob and checks it.
 
-    def __init__(self, transport: Transport, name: str) -> None:
-        self._transport = transport
+    Args:
+        access: scopes that every request asks a token for; "" for what each one needs.
+    """
+
+    def __init__(self, registry: Registry, name: str, access: str = "") -> None:
+        self.registry = registry
         self.name = name
+        self._transport = registry.transport
+        self._access = access
 
     def __str__(self) -> str:
         return f"{self._transport.host}/{self.name}"
@@ -65,361 +96,298 @@ class Repository:
         """How many requests the registry was sent so far."""
         return self._transport.requests
 
-    def _scope(self, access: str) -> str:
-        return f"repository:{self.name}:{access}"
+    def for_push(self, sources: Iterable[str] = ()) -> Repository:
+        """This repository, with one token for all of a push: reading `sources` and writing here."""
+        names = sorted({*sources} - {self.name})
+        scopes = [f"repository:{self.name}:pull,push"]
+        return Repository(
+            self.registry,
+            self.name,
+            " ".join(scopes + [f"repository:{name}:pull" for name in names]),
+        )
+
+    def warm(self, count: int = CONNECTIONS) -> None:
+        """Connect and log in ahead of a push, e.g. in a thread while the image is built.
+
+        Raises:
+            NetworkError: the registry cannot be reached.
+            RegistryError: it refuses our credentials.
+        """
+        self._transport.warm(count)
+        repository = self.for_push()
+        repository._request("HEAD", "/tags/list", accept=(200, 404, 405))
 
     # -- manifests
 
     def resolve(self, identifier: str) -> Descriptor | None:
-        """What a tag or digest names, or None."""
-        response = self._manifest_request("HEAD", identifier)
+        """What a tag or digest names, or None.
+
+        Raises:
+            IntegrityError: the registry answers a digest with another.
+        """
+        response = self._manifest_request("HEAD", identifier, (200, 404, 405))
         if response.status == 404:
             return None
         digest, size = response.header("docker-content-digest"), response.header("content-length")
-        if not digest or not size:
+        if response.status == 405 or not DIGEST.fullmatch(digest) or not size.isdecimal():
             found = self.manifest(identifier)
             return found[0] if found else None
-        return Descriptor(response.header("content-type") or MANIFEST, digest, int(size))
+        if ":" in identifier and identifier != digest:
+            raise IntegrityError(f"{self}: {identifier} was answered with {digest}")
+        return Descriptor(_media_type(response), digest, int(size))
 
     def manifest(self, identifier: str) -> tuple[Descriptor, bytes] | None:
         """A manifest and its bytes, checked, or None where there is none.
 
         Raises:
             IntegrityError: the bytes are not what their digest says.
+            RegistryError: it is longer than 4 MiB.
         """
-        response = self._manifest_request("GET", identifier)
+        response = self._manifest_request("GET", identifier, (200, 404))
         if response.status == 404:
             return None
+        said = response.header("docker-content-digest")
+        wanted = identifier if ":" in identifier else said
         digest = sha256(response.body)
-        wanted = identifier if ":" in identifier else response.header("docker-content-digest")
+        if DIGEST.fullmatch(wanted) and wanted.startswith("sha512:"):
+            import hashlib
+
+            digest = f"sha512:{hashlib.sha512(response.body).hexdigest()}"
         if wanted and wanted != digest:
-            raise IntegrityError(f"{self}: manifest {identifier} came as {digest}, not {wanted}")
-        kind = response.header("content-type").partition(";")[0] or MANIFEST
-        return Descriptor(kind, digest, len(response.body)), response.body
+            raise IntegrityError(
+                f"{self}: manifest {identifier} came with the bytes of {digest}, not {wanted[:80]}"
+            )
+        return Descriptor(_media_type(response), digest, len(response.body)), response.body
 
-    def _manifest_request(self, method: str, identifier: str) -> Response:
-        return self._transport.request(
-            method,
-            f"/v2/{self.name}/manifests/{quote(identifier, safe=':')}",
-            scope=self._scope("pull"),
-            headers={"Accept": _ACCEPT},
-            accept=frozenset({200, 404}),
-        )
+    def put_manifest(self, data: bytes, media_type: str, identifier: str = "") -> Descriptor:
+        """Store a manifest under a tag, or its own digest where none is given.
 
-    def put_manifest(self, data: bytes, media_type: str, identifier: str) -> Descriptor:
-        """Store a manifest under a tag or its own digest.
-
-        An answer of 500 is tried again, and what is there is compared: some registries answer so to
-        a write that did take place.
+        An answer of 5xx is tried again after a look at what is there: some registries answer so to
+        a write that did take place (Gitea, when a tag moves or two writes meet).
 
         Raises:
             RegistryError: it is not there afterwards.
         """
+        return self._put_manifest(data, media_type, identifier)[0]
+
+    def attach(self, data: bytes, media_type: str = MANIFEST) -> Descriptor:
+        """Store a manifest that has a `subject`, so that `referrers` of the subject lists it."""
+        descriptor, response = self._put_manifest(data, media_type, "")
+        if response is None or not response.header("oci-subject"):
+            referrers.note(self, descriptor, data)
+        return descriptor
+
+    def _put_manifest(
+        self, data: bytes, media_type: str, identifier: str
+    ) -> tuple[Descriptor, Response | None]:
         descriptor = Descriptor(media_type, sha256(data), len(data))
-        try:
-            response = self._transport.request(
-                "PUT",
-                f"/v2/{self.name}/manifests/{quote(identifier, safe=':')}",
-                scope=self._scope("pull,push"),
-                headers={"Content-Type": media_type},
-                body=Body(lambda: io.BytesIO(data), len(data)),
-                accept=frozenset({200, 201, 202}),
-            )
-        except RefusedError as error:
-            if error.status < 500 or self.resolve(identifier) != descriptor:
-                raise
-            return descriptor
+        identifier = identifier or descriptor.digest
+        backoff = self._transport.backoff()
+        while True:
+            try:
+                response = self._request(
+                    "PUT",
+                    f"/manifests/{_identifier(identifier)}",
+                    access="pull,push",
+                    headers={"Content-Type": media_type},
+                    body=Body(lambda: io.BytesIO(data), len(data)),
+                    accept=(200, 201, 202),
+                    tries=1,
+                )
+                break
+            except (RefusedError, NetworkError) as error:
+                status, after = 0, ""
+                if isinstance(error, RefusedError):
+                    status, after = error.status, error.retry_after
+                    if status < 500 and status not in (408, 429):
+                        raise
+                if status >= 500:
+                    there = self.resolve(identifier)
+                    if there is not None and there.digest == descriptor.digest:
+                        return descriptor, None
+                if not backoff.wait(after):
+                    raise
         said = response.header("docker-content-digest")
         if said and said != descriptor.digest:
             raise IntegrityError(
-                f"{self} stored manifest {identifier} as {said}, not {descriptor.digest}"
+                f"{self} stored manifest {identifier} as {said[:80]}, not {descriptor.digest}"
             )
-        return descriptor
+        return descriptor, response
 
-    def delete(self, digest: str) -> None:
-        """Delete a manifest by its digest.
+    def delete(self, identifier: str) -> None:
+        """Delete a manifest by its digest, or, where the registry allows that, a tag alone.
 
         Raises:
             RegistryError: it is not there, or the registry does not allow deleting.
         """
-        self._transport.request(
+        self._request(
             "DELETE",
-            f"/v2/{self.name}/manifests/{digest}",
-            scope=self._scope("pull,delete"),
-            accept=frozenset({200, 202}),
+            f"/manifests/{_identifier(identifier)}",
+            access="pull,delete",
+            accept=(200, 202, 204),
+        )
+
+    def _manifest_request(self, method: str, identifier: str, accept: tuple[int, ...]) -> Response:
+        return self._request(
+            method,
+            f"/manifests/{_identifier(identifier)}",
+            headers={"Accept": _ACCEPT},
+            accept=accept,
         )
 
     # -- lists
 
     def tags(self) -> list[str]:
-        """All tags, page by page, in the registry's order."""
-        found: list[str] = []
-        for page in self._pages(f"/v2/{self.name}/tags/list?n=1000"):
-            found += json.loads(page).get("tags") or []
-        return found
-
-    def referrers(self, digest: str) -> list[Descriptor]:
-        """What refers to a manifest; without a referrers API, by the tag scheme of spec 1.1."""
+        """All tags, in the registry's order; none where it does not know the repository."""
         try:
-            pages = list(self._pages(f"/v2/{self.name}/referrers/{digest}"))
+            return [str(tag) for page in self._pages("/tags/list?n=1000", "tags") for tag in page]
         except RefusedError as error:
-            if error.status not in (400, 404, 405):
+            if error.status != 404:
                 raise
-            fallback = self.manifest(digest.replace(":", "-"))
-            pages = [fallback[1]] if fallback and fallback[0].media_type == INDEX else []
-        return [
-            Descriptor.from_json(entry)
-            for page in pages
-            for entry in json.loads(page).get("manifests") or []
-        ]
+            return []
 
-    def _pages(self, path: str) -> Iterator[bytes]:
-        for _ in range(1000):
-            response = self._transport.request("GET", path, scope=self._scope("pull"))
-            yield response.body
-            link = re.match(r'<([^>]+)>;\s*rel="?next"?', response.header("link"))
-            if link is None:
+    def referrers(self, digest: str, artifact_type: str = "") -> list[Descriptor]:
+        """What refers to a manifest, of one artifact type or of all.
+
+        A registry without the API keeps them under a tag (spec 1.1, "Referrers tag schema").
+        """
+        return referrers.find(self, _digest(digest), artifact_type)
+
+    def _pages(self, path: str, member: str) -> Iterator[list[Any]]:
+        """The list `member` of each page.
+
+        Raises:
+            RegistryError: a page is not what it should be, or they have no end.
+        """
+        seen: set[str] = set()
+        url = f"/v2/{self.name}{path}"
+        while url not in seen and len(seen) < _MOST_PAGES:
+            seen.add(url)
+            response = self._transport.request("GET", url, scope=self._scope("pull"))
+            try:
+                page = json.loads(response.body)[member] or []
+            except (ValueError, TypeError, KeyError) as error:
+                raise RegistryError(f"{self} answers {url} with what is no list") from error
+            if not isinstance(page, list):
+                raise RegistryError(f"{self} answers {url} with what is no list")
+            yield page
+            following = _NEXT.search(response.header("link"))
+            if following is None:
                 return
-            path = link[1]
-        raise RegistryError(f"{self} gives lists without an end")
+            url = self._transport.locate(following[1], self._transport.locate(url))
+        raise RegistryError(f"{self} gives a list without an end")
 
     # -- blobs
 
     def has_blob(self, digest: str) -> bool:
         """Whether the repository has a blob."""
-        response = self._transport.request(
-            "HEAD",
-            f"/v2/{self.name}/blobs/{digest}",
-            scope=self._scope("pull"),
-            accept=frozenset({200, 404, 307, 302}),
-        )
-        return response.status != 404
+        # A redirect says that it is there; where it leads often answers GET alone.
+        accept = (200, 302, 303, 307, 308, 404)
+        return self._request("HEAD", f"/blobs/{_digest(digest)}", accept=accept).status != 404
 
     def open(self, blob: Descriptor) -> BinaryIO:
-        """The blob's bytes; a dropped connection is continued, the end is checked."""
-        return io.BufferedReader(_BlobReader(self._transport, self._blob_path(blob), blob, self))
+        """The blob's bytes; a dropped connection is continued, the end is checked.
 
-    def _blob_path(self, blob: Descriptor) -> str:
-        return f"/v2/{self.name}/blobs/{blob.digest}"
-
-    def pull_scope(self) -> str:
-        """The token scope for reading."""
-        return self._scope("pull")
-
-    def mount(self, digest: str, source: str) -> str:
-        """Ask the registry to take a blob over from repository `source`.
-
-        Returns "" where it did, else the location of the upload that it began instead (answer 202).
+        Raises, here or while it is read: NetworkError, RegistryError, IntegrityError.
         """
-        scope = f"{self._scope('pull,push')} repository:{source}:pull"
-        response = self._transport.request(
-            "POST",
-            f"/v2/{self.name}/blobs/uploads/?mount={digest}&from={quote(source, safe='')}",
-            scope=scope,
-            accept=frozenset({201, 202}),
-        )
-        return "" if response.status == 201 else response.header("location")
+        path = f"/v2/{self.name}/blobs/{_digest(blob.digest)}"
+        return open_blob(self._transport, str(self), path, self._scope("pull"), blob)
 
-    def put_blob(self, layer: Layer, location: str = "") -> None:
+    def mount(self, digest: str, source: str) -> tuple[bool, str]:
+        """Ask the registry to take a blob over from repository `source` (or have it, from itself).
+
+        Returns:
+            Whether it did; and, where not, the upload that it began instead, if any.
+        """
+        path = f"/blobs/uploads/?mount={_digest(digest)}&from={source.replace('/', '%2F')}"
+        try:
+            response = self._request("POST", path, access="pull,push", accept=(201, 202))
+        except RefusedError as error:
+            # Some refuse what they should decline with 202, and what their token does not cover.
+            if error.status in (400, 401, 403, 404, 405):
+                return False, ""
+            raise
+        return response.status == 201, response.header("location")
+
+    def put_blob(
+        self, layer: Layer, location: str = "", sent: Callable[[int], None] | None = None
+    ) -> None:
         """Upload a blob, streamed: in one request, else in chunks of falling size.
 
         Args:
             layer: what to upload; opened again for every attempt.
             location: an upload that was begun already.
+            sent: called with the bytes sent so far; may raise to give up.
 
         Raises:
-            RegistryError: refused, by a proxy even with chunks of 1 MiB.
+            NetworkError, RegistryError: see `Upload.run`.
+            IntegrityError: the blob is damaged.
         """
-        blob = layer.descriptor
-        try:
-            self._upload_whole(layer, location or self._begin())
-            return
-        except RefusedError as error:
-            if error.status != 413:
-                raise
-        except DroppedError:
-            if blob.size <= CHUNKS[-1]:
-                raise
-        for size in CHUNKS:
-            if size >= blob.size and size != CHUNKS[-1]:
-                continue
-            try:
-                self._upload_chunks(layer, self._begin(), size)
-                return
-            except RefusedError as error:
-                if error.status != 413 or size == CHUNKS[-1]:
-                    raise
+        uploads = f"/v2/{self.name}/blobs/uploads/"
+        Upload(self._transport, uploads, self._scope("pull,push"), layer, location, sent).run()
 
     def put_bytes(self, data: bytes, media_type: str) -> Descriptor:
         """Upload a small blob."""
         blob = Descriptor(media_type, sha256(data), len(data))
-        self.put_blob(Layer(blob, "", _Bytes(data)))
+        self.put_blob(Layer(blob, "", Bytes(data)))
         return blob
 
-    def _begin(self) -> str:
-        response = self._transport.request(
-            "POST",
-            f"/v2/{self.name}/blobs/uploads/",
-            scope=self._scope("pull,push"),
-            accept=frozenset({202}),
-        )
-        return response.header("location")
+    # -- requests
 
-    def _upload_whole(self, layer: Layer, location: str) -> None:
-        self._transport.request(
-            "PUT",
-            _with_digest(location, layer.descriptor.digest),
-            scope=self._scope("pull,push"),
-            headers={"Content-Type": "application/octet-stream"},
-            body=Body(layer.open, layer.descriptor.size),
-            accept=frozenset({201, 204}),
-            # A body that was cut off leaves the upload in an unknown state: chunks can go on from
-            # it.
-            tries=2,
-        )
+    def _scope(self, actions: str) -> str:
+        return self._access or f"repository:{self.name}:{actions}"
 
-    def _upload_chunks(self, layer: Layer, location: str, size: int) -> None:
-        total, offset, failures = layer.descriptor.size, 0, 0
-        while offset < total:
-            length = min(size, total - offset)
-            start = offset
-            try:
-                response = self._transport.request(
-                    "PATCH",
-                    location,
-                    scope=self._scope("pull,push"),
-                    headers={
-                        "Content-Type": "application/octet-stream",
-                        "Content-Range": f"{offset}-{offset + length - 1}",
-                    },
-                    body=Body(lambda start=start: _Slice(layer, start), length),  # type: ignore[misc]
-                    accept=frozenset({202}),
-                    tries=1,
-                )
-                location = response.header("location") or location
-                offset += length
-            except (DroppedError, RefusedError) as error:
-                if isinstance(error, RefusedError) and error.status not in (
-                    416,
-                    500,
-                    502,
-                    503,
-                    504,
-                ):
-                    raise
-                failures += 1
-                if failures > ATTEMPTS:
-                    raise
-                offset, location = self._progress(location)
-        self._transport.request(
-            "PUT",
-            _with_digest(location, layer.descriptor.digest),
-            scope=self._scope("pull,push"),
-            accept=frozenset({201, 204}),
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        access: str = "pull",
+        headers: dict[str, str] | None = None,
+        body: Body | None = None,
+        accept: tuple[int, ...] = (200,),
+        tries: int = 0,
+    ) -> Response:
+        return self._transport.request(
+            method,
+            f"/v2/{self.name}{path}",
+            scope=self._scope(access),
+            headers=headers,
+            body=body,
+            accept=accept,
+            tries=tries,
         )
 
-    def _progress(self, location: str) -> tuple[int, str]:
-        """How many bytes of an upload the registry has, and where it goes on."""
-        response = self._transport.request(
-            "GET", location, scope=self._scope("pull,push"), accept=frozenset({204})
-        )
-        found = _RANGE.fullmatch(response.header("range"))
-        done = int(found[1]) + 1 if found and found[1] != "0" else 0
-        return done, response.header("location") or location
 
-
-def _with_digest(location: str, digest: str) -> str:
-    return f"{location}{'&' if '?' in location else '?'}digest={digest}"
-
-
-class _Bytes:
-    """A blob in memory."""
+class Bytes:
+    """A blob in memory, as a `BlobSource`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
     def open(self, blob: Descriptor) -> BinaryIO:
+        """The bytes, whatever descriptor is asked for."""
         return io.BytesIO(self._data)
 
 
-class _Slice(io.BufferedIOBase, BinaryIO):
-    """A layer's blob from an offset on; http.client stops at the Content-Length by itself."""
-
-    def __init__(self, layer: Layer, start: int) -> None:
-        self._stream = layer.open()
-        self._stream.seek(start)
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        return self._stream.read(-1 if size is None else size)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+def _media_type(response: Response) -> str:
+    """What a manifest is: by its header, else by what it says itself."""
+    said = response.header("content-type").partition(";")[0].strip()
+    if said in MANIFEST_TYPES or not response.body:
+        return said or MANIFEST
+    try:
+        return str(json.loads(response.body).get("mediaType") or MANIFEST)
+    except (ValueError, AttributeError):
+        return said or MANIFEST
 
 
-class _BlobReader(io.RawIOBase):
-    """Streams a blob, goes on where a connection dropped, and checks size and digest at the end."""
+def _digest(text: str) -> str:
+    if not DIGEST.fullmatch(text):
+        raise UsageError(f"{text[:100]!r} is no digest", "a digest is sha256:<64 hex digits>")
+    return text
 
-    def __init__(
-        self, transport: Transport, path: str, blob: Descriptor, repository: Repository
-    ) -> None:
-        self._transport, self._path, self._blob = transport, path, blob
-        self._scope = repository.pull_scope()
-        self._where = str(repository)
-        self._hash = hashlib.new(blob.digest.partition(":")[0])
-        self._position = 0
-        self._failures = 0
-        self._stream: BinaryIO | None = None
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while True:
-            data = self._read_some(min(len(buffer), self._blob.size - self._position + 1))
-            if data is not None:
-                break
-        if not data:
-            if f"{self._hash.name}:{self._hash.hexdigest()}" != self._blob.digest:
-                raise IntegrityError(
-                    f"{self._where}: blob {self._blob.digest} came with other bytes"
-                )
-            return 0
-        self._position += len(data)
-        if self._position > self._blob.size:
-            raise IntegrityError(
-                f"{self._where}: blob {self._blob.digest} is longer than {self._blob.size} bytes"
-            )
-        self._hash.update(data)
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _read_some(self, size: int) -> bytes | None:
-        """Bytes, b"" at the end, or None where the connection dropped and is to be opened again."""
-        import http.client
-
-        try:
-            if self._stream is None:
-                self._stream, _ = self._transport.stream(
-                    self._path, scope=self._scope, offset=self._position
-                )
-            data = self._stream.read(size)
-        except (OSError, http.client.HTTPException):
-            data = b""
-        if data or self._position == self._blob.size:
-            return data
-        self._failures += 1
-        if self._failures > ATTEMPTS:
-            raise IntegrityError(
-                f"{self._where}: blob {self._blob.digest} ends after {self._position} of "
-                f"{self._blob.size} bytes"
-            )
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-        return None
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-        super().close()
+def _identifier(text: str) -> str:
+    if not _TAG.fullmatch(text) and not DIGEST.fullmatch(text):
+        raise UsageError(f"{text[:150]!r} is neither a tag nor a digest")
+    return text

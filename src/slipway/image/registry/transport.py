@@ -1,52 +1,39 @@
-"""Requests to one registry: kept connections, credentials, bounded retries, errors that name the
-place.
+"""Requests to one registry: credentials, redirects, bounded retries, errors that name the place.
 
 A registry, a proxy or a network that fails is normal: connection errors, 408, 429 and 5xx are tried
-again with growing, jittered pauses, `Retry-After` is honoured, everything has a bound.
+again, within the bounds of `retry.py`; everything else is an answer.
 """
 
 from __future__ import annotations
 
-import email.utils
 import http.client
-import ipaddress
-import json
 import os
-import random
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import BinaryIO
-from urllib.parse import urlencode, urlsplit
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from urllib.parse import urljoin, urlsplit
 
-from slipway.errors import NetworkError, RegistryError
-from slipway.image.registry.auth import (
-    Challenge,
-    Credentials,
-    Token,
-    find_credentials,
-    parse_challenge,
-    parse_token,
-)
+from slipway.errors import RegistryError
+from slipway.image.registry.auth import Credentials
+from slipway.image.registry.connections import Body, Exchange, Pool, is_loopback
+from slipway.image.registry.failures import RefusedError, refusal, unreachable
+from slipway.image.registry.retry import RETRIED, Backoff, Retries
+from slipway.image.registry.tokens import Authorizer
 
-ATTEMPTS = 5
-TIMEOUT = 60.0  # seconds for one step of a request
-LONGEST_PAUSE = 30.0  # seconds between two attempts, whatever Retry-After asks for
+__all__ = ["BODY_LIMIT", "Body", "Exchange", "Response", "Transport", "is_loopback"]
+
 BODY_LIMIT = 4 << 20  # bytes of an answer that is read whole (the spec's limit for manifests)
-_RETRIED = {408, 429, 500, 502, 503, 504}
-_HOSTS = {"docker.io": "registry-1.docker.io"}
+_API_HOSTS = {"docker.io": "registry-1.docker.io"}
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MOST_REDIRECTS = 5
+_URL = re.compile(r"[!-~]+")
+_PORTS = {"http": ":80", "https": ":443"}
 
-Open = Callable[[], BinaryIO]
-
-
-@dataclass(frozen=True)
-class Body:
-    """What a request carries: `open` gives a fresh stream, since an attempt may be repeated."""
-
-    open: Open
-    size: int
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -59,43 +46,18 @@ class Response:
 
     def header(self, name: str) -> str:
         """A header's value, or ""."""
-        return self.headers.get(name.lower(), "")
-
-
-class DroppedError(NetworkError):
-    """The connection ended in the middle of a request, and no attempt is left."""
-
-
-class RefusedError(RegistryError):
-    """The registry refused: `status` is HTTP's, `code` the registry's own, e.g. `BLOB_UNKNOWN`."""
-
-    def __init__(self, what: str, remedy: str, status: int, code: str) -> None:
-        super().__init__(what, remedy)
-        self.status = status
-        self.code = code
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host[:port]` is this machine."""
-    name = host.rsplit(":", 1)[0] if host.count(":") == 1 else host
-    name = name.strip("[]")
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+        return self.headers.get(name, "")
 
 
 class Transport:
-    """Connections to one registry, shared by threads.
+    """What sends requests to one registry, shared by threads.
 
     Args:
         host: `host[:port]` as it stands in image names.
         insecure: speak plain HTTP; None for loopback hosts and those in
             `SLIPWAY_INSECURE_REGISTRIES` (comma separated).
         credentials: None to look where Docker keeps them.
-        attempts: how often a request is tried in all.
+        retries: bounds of trying again.
     """
 
     def __init__(
@@ -104,24 +66,22 @@ class Transport:
         *,
         insecure: bool | None = None,
         credentials: Credentials | None = None,
-        attempts: int = ATTEMPTS,
+        retries: Retries | None = None,
     ) -> None:
         self.host = host
-        named = os.environ.get("SLIPWAY_INSECURE_REGISTRIES", "").split(",")
+        named = {
+            one.strip() for one in os.environ.get("SLIPWAY_INSECURE_REGISTRIES", "").split(",")
+        }
         plain = insecure if insecure is not None else (is_loopback(host) or host in named)
         self.scheme = "http" if plain else "https"
+        self.retries = retries or Retries()
+        # Bytes that one upload request may carry, once a proxy has refused more; 0 while unknown.
+        self.upload_limit = 0
         self.requests = 0
-        self._credentials = credentials
-        self._asked_credentials = credentials is not None
-        self._attempts = attempts
+        self._root = f"{self.scheme}://{_API_HOSTS.get(host, host)}/"
         self._lock = threading.Lock()
-        self._idle: list[http.client.HTTPConnection] = []
-        self._challenge: Challenge | None = None
-        self._tokens: dict[str, Token] = {}
-
-    @property
-    def _netloc(self) -> str:
-        return _HOSTS.get(self.host, self.host)
+        self._pool = Pool()
+        self._authorizer = Authorizer(host, not plain, credentials, self._fetch)
 
     def request(
         self,
@@ -131,8 +91,8 @@ class Transport:
         scope: str,
         headers: Mapping[str, str] | None = None,
         body: Body | None = None,
-        accept: frozenset[int] = frozenset({200}),
-        tries: int | None = None,
+        accept: Collection[int] = (200,),
+        tries: int = 0,
     ) -> Response:
         """One exchange, answered whole.
 
@@ -146,330 +106,182 @@ class Transport:
             NetworkError: the registry could not be reached, or dropped every attempt.
             RegistryError: it answered, and the answer is a refusal.
         """
-        path = self._path(target)
-        attempts = tries or self._attempts
-        renewed = False
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                response = self._once(method, path, headers or {}, body, scope)
-            except (OSError, http.client.HTTPException) as error:
-                if attempt >= attempts or isinstance(error, socket.gaierror):
-                    raise self._unreachable(method, path, error, attempt) from error
-                self._pause(attempt, "")
-                continue
-            if response.status == 401 and not renewed:
-                renewed = True
-                attempt -= 1
-                self._authenticate(response.header("www-authenticate"), scope)
-                continue
-            if response.status in accept:
-                return response
-            if response.status in _RETRIED and attempt < attempts:
-                self._pause(attempt, response.header("retry-after"))
-                continue
-            raise refusal(self.host, method, path, response)
 
-    def stream(self, target: str, *, scope: str, offset: int = 0) -> tuple[BinaryIO, int]:
-        """The body of a GET as a stream from `offset` on, and how many bytes it should have (or
-        -1).
+        return self._converse(
+            method, self.locate(target), scope, headers or {}, body, accept, tries, _whole
+        )
 
-        Redirects are followed, without our credentials where they lead to another host.
+    def stream(self, target: str, *, scope: str, headers: Mapping[str, str]) -> Exchange:
+        """A GET whose body is still to be read, answered with 200 or 206.
+
+        Raises: as `request`.
         """
-        headers = {"Range": f"bytes={offset}-"} if offset else {}
-        url, authorised = target, True
-        for _ in range(5):
-            connection, response = self._open_stream(url, headers, scope if authorised else "")
-            if response.status in (301, 302, 303, 307, 308):
-                location = response.getheader("Location", "")
-                response.read()
-                connection.close()
-                authorised = urlsplit(location).netloc in ("", self._netloc) and authorised
-                url = location
-                continue
-            if response.status not in (200, 206):
-                answer = _read(response)
-                connection.close()
-                raise refusal(self.host, "GET", url, answer)
-            if offset and response.status == 200:
-                _skip(response, offset)
-            length = response.getheader("Content-Length")
-            return response, int(length) if length and length.isdigit() else -1
-        raise RegistryError(f"GET {target} at {self.host} is redirected in a circle")
+        return self._converse(
+            "GET", self.locate(target), scope, headers, None, (200, 206), 0, lambda found: found
+        )
+
+    def locate(self, target: str, base: str = "") -> str:
+        """The absolute URL of a path or `Location`, which must lead to this registry.
+
+        A `Location` with the other scheme, as a proxy that ends TLS leaves it, is brought to ours.
+
+        Raises:
+            RegistryError: it leads elsewhere, or is no address.
+        """
+        if not _URL.fullmatch(target):
+            raise RegistryError(f"{self.host} sent an address that is none: {target[:80]!r}")
+        url = urljoin(base or self._root, target)
+        theirs, ours = _origin(url), _origin(self._root)
+        if _bare(theirs[1]) != _bare(ours[1]) and theirs[1] != self.host:
+            raise RegistryError(
+                f"{self.host} sent an address at another host, {theirs[1]}",
+                "check the registry's public URL (Gitea: ROOT_URL; docker-registry: http.host)",
+            )
+        parts = urlsplit(url)
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        return self._root + path.lstrip("/")
+
+    def warm(self, count: int) -> None:
+        """Open connections ahead of their use, so that no later request waits for one.
+
+        Raises:
+            NetworkError: the registry cannot be reached.
+        """
+        try:
+            self._pool.warm(_origin(self._root), count)
+        except OSError as error:
+            raise unreachable("CONNECT", self._root, error, 1, 0.0) from error
+
+    def backoff(self, tries: int = 0) -> Backoff:
+        """The attempts of one request, or of one upload."""
+        return Backoff(replace(self.retries, attempts=tries) if tries else self.retries)
+
+    def redact(self, text: str) -> str:
+        """`text` without our secrets."""
+        return self._authorizer.redact(text)
 
     def close(self) -> None:
         """Close the kept connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._pool.close()
 
-    # -- one attempt
-
-    def _once(
-        self, method: str, path: str, headers: Mapping[str, str], body: Body | None, scope: str
-    ) -> Response:
-        connection, fresh = self._connection()
-        try:
-            response = self._send(connection, method, path, headers, body, scope)
-        except (OSError, http.client.HTTPException):
-            connection.close()
-            if fresh:
-                raise
-            # A kept connection may have been closed by the other side while it was idle.
-            connection = self._connect()
-            try:
-                response = self._send(connection, method, path, headers, body, scope)
-            except BaseException:
-                connection.close()
-                raise
-        except BaseException:
-            connection.close()
-            raise
-        if connection.sock is not None:
-            with self._lock:
-                self._idle.append(connection)
-        return response
-
-    def _send(
+    def _converse(
         self,
-        connection: http.client.HTTPConnection,
         method: str,
-        path: str,
+        url: str,
+        scope: str,
         headers: Mapping[str, str],
         body: Body | None,
-        scope: str,
-    ) -> Response:
+        accept: Collection[int],
+        tries: int,
+        finish: Callable[[Exchange], _T],
+    ) -> _T:
+        """Send until there is an answer in `accept`, through 401, redirects and failures.
+
+        Our credentials go to this registry's own origin alone: an answer that leads elsewhere is
+        followed without them.
+        """
+        backoff = self.backoff(tries)
+        renewals = redirects = 0
+        while True:
+            ours = _origin(url) == _origin(self._root)
+            authorization = self._authorizer.header(scope) if scope and ours else ""
+            sent = {**headers, "Authorization": authorization} if authorization else headers
+            started = time.monotonic()
+            try:
+                exchange = self._exchange(method, url, sent, body)
+                if exchange.status in accept:
+                    return finish(exchange)
+                answer = _whole(exchange)
+            except http.client.InvalidURL as error:
+                raise RegistryError(f"{self.host} sent an address that is none") from error
+            except (OSError, http.client.HTTPException) as error:
+                if _lasting(error) or not backoff.wait():
+                    seconds = time.monotonic() - started
+                    raise unreachable(method, url, error, backoff.attempts, seconds) from error
+                continue
+            if answer.status == 401 and scope and ours and renewals < 2:
+                renewals += 1
+                if self._authorizer.renew(answer.header("www-authenticate"), scope, authorization):
+                    continue
+            elif answer.status in _REDIRECTS and method in ("GET", "HEAD"):
+                redirects += 1
+                url = self._follow(url, answer, redirects)
+                continue
+            elif answer.status in RETRIED and backoff.wait(answer.header("retry-after")):
+                continue
+            raise self._refusal(method, url, answer)
+
+    def _exchange(
+        self, method: str, url: str, headers: Mapping[str, str], body: Body | None
+    ) -> Exchange:
         with self._lock:
             self.requests += 1
-        sent = {**headers, "User-Agent": "slipway"}
-        if authorization := self._authorization(scope):
-            sent["Authorization"] = authorization
-        if body is None:
-            if method in ("POST", "PUT", "PATCH"):
-                sent["Content-Length"] = "0"
-            connection.request(method, path, headers=sent)
-        else:
-            sent["Content-Length"] = str(body.size)
-            with body.open() as stream:
-                try:
-                    connection.request(method, path, body=stream, headers=sent)
-                except (BrokenPipeError, ConnectionResetError):
-                    # A proxy that refuses a body answers and closes before it has read it.
-                    return self._early_answer(connection, method)
-        return _read(connection.getresponse())
-
-    @staticmethod
-    def _early_answer(connection: http.client.HTTPConnection, method: str) -> Response:
-        sock = connection.sock
-        if sock is None:
-            raise ConnectionResetError("the connection was closed while the body was sent")
-        early = http.client.HTTPResponse(sock, method=method)
-        early.begin()
-        answer = _read(early)
-        connection.close()
-        return answer
-
-    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop(), False
-        return self._connect(), True
-
-    def _connect(self, netloc: str = "", scheme: str = "") -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection
-        if (scheme or self.scheme) == "https":
-            connection = http.client.HTTPSConnection(netloc or self._netloc, timeout=TIMEOUT)
-        else:
-            connection = http.client.HTTPConnection(netloc or self._netloc, timeout=TIMEOUT)
-        connection.connect()
-        if connection.sock is not None:
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    def _open_stream(
-        self, url: str, headers: Mapping[str, str], scope: str
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         parts = urlsplit(url)
-        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        for attempt in range(1, self._attempts + 1):
-            try:
-                connection = self._connect(parts.netloc, parts.scheme)
-                sent = dict(headers)
-                if scope and (authorization := self._authorization(scope)):
-                    sent["Authorization"] = authorization
-                with self._lock:
-                    self.requests += 1
-                connection.request("GET", path, headers=sent)
-                response = connection.getresponse()
-            except (OSError, http.client.HTTPException) as error:
-                if attempt == self._attempts:
-                    raise self._unreachable("GET", path, error, attempt) from error
-                self._pause(attempt, "")
-                continue
-            if response.status == 401 and scope and attempt < self._attempts:
-                challenge = response.getheader("WWW-Authenticate", "")
-                connection.close()
-                self._authenticate(challenge, scope)
-                continue
-            if response.status in _RETRIED and attempt < self._attempts:
-                after = response.getheader("Retry-After", "")
-                connection.close()
-                self._pause(attempt, after)
-                continue
-            return connection, response
-        raise NetworkError(f"GET {path} at {self.host} was refused {self._attempts} times")
+        path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        return self._pool.exchange(_origin(url), method, path, headers, body)
 
-    def _path(self, target: str) -> str:
-        parts = urlsplit(target)
-        if parts.netloc and parts.netloc not in (self._netloc, self.host):
-            raise RegistryError(
-                f"{self.host} sent an upload to another host, {parts.netloc}",
-                "check the registry's public URL (its ROOT_URL or host setting)",
-            )
-        return f"{parts.path}?{parts.query}" if parts.query else parts.path
+    def _follow(self, url: str, answer: Response, redirects: int) -> str:
+        location = answer.header("location")
+        target = urljoin(url, location) if _URL.fullmatch(location) else ""
+        if redirects > _MOST_REDIRECTS:
+            raise RegistryError(f"{self.host} redirects in a circle, lastly to {location[:80]!r}")
+        if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).netloc:
+            raise RegistryError(f"{self.host} redirects to what is no address: {location[:80]!r}")
+        return target
 
-    # -- credentials
-
-    def _authorization(self, scope: str) -> str:
-        challenge = self._challenge
-        if challenge is None:
-            return ""
-        if challenge.scheme == "basic":
-            credentials = self._known_credentials()
-            return credentials.basic if credentials else ""
-        token = self._tokens.get(scope)
-        if token is None or token.until < time.monotonic():
-            return ""
-        return f"Bearer {token.value}"
-
-    def _known_credentials(self) -> Credentials | None:
-        with self._lock:
-            if not self._asked_credentials:
-                self._credentials = find_credentials(self.host)
-                self._asked_credentials = True
-            return self._credentials
-
-    def _authenticate(self, header: str, scope: str) -> None:
-        challenge = parse_challenge(header)
-        credentials = self._known_credentials()
-        if challenge.scheme == "basic":
-            if credentials is None:
-                raise RegistryError(
-                    f"{self.host} asks for a user and a password, and none are known",
-                    f"docker login {self.host}, or set SLIPWAY_REGISTRY_USERNAME and "
-                    "SLIPWAY_REGISTRY_PASSWORD",
-                )
-        elif challenge.scheme == "bearer":
-            self._tokens[scope] = self._fetch_token(challenge, scope, credentials)
-        else:
-            raise RegistryError(f"{self.host} asks for unknown credentials: {header[:80]!r}")
-        self._challenge = challenge
-
-    def _fetch_token(
-        self, challenge: Challenge, scope: str, credentials: Credentials | None
-    ) -> Token:
-        parts = urlsplit(challenge.realm)
-        if parts.scheme != "https" and not is_loopback(parts.netloc) and self.scheme == "https":
-            raise RegistryError(
-                f"{self.host} wants credentials sent in the clear to {parts.netloc}"
-            )
-        query = [("service", challenge.service)] if challenge.service else []
-        query += [("scope", one) for one in scope.split(" ") if one]
-        path = f"{parts.path}?{parts.query + '&' if parts.query else ''}{urlencode(query)}"
-        headers = {"Authorization": credentials.basic} if credentials else {}
-        for attempt in range(1, self._attempts + 1):
-            try:
-                connection = self._connect(parts.netloc, parts.scheme)
-                with self._lock:
-                    self.requests += 1
-                connection.request("GET", path, headers=headers)
-                answer = _read(connection.getresponse())
-                connection.close()
-            except (OSError, http.client.HTTPException) as error:
-                if attempt == self._attempts:
-                    raise self._unreachable("GET", challenge.realm, error, attempt) from error
-                self._pause(attempt, "")
-                continue
-            if answer.status in _RETRIED and attempt < self._attempts:
-                self._pause(attempt, answer.header("retry-after"))
-                continue
-            if answer.status != 200:
-                raise refusal(parts.netloc, "GET", parts.path, answer)
-            try:
-                return parse_token(answer.body)
-            except ValueError as error:
-                raise RegistryError(f"{challenge.realm} gave no usable token: {error}") from error
-        raise NetworkError(f"{challenge.realm} gave no token")
-
-    # -- failures
-
-    @staticmethod
-    def _pause(attempt: int, retry_after: str) -> None:
-        pause = random.uniform(0.5, 1.0) * min(0.25 * 2**attempt, 8.0)
-        if retry_after:
-            if retry_after.isdigit():
-                pause = float(retry_after)
-            elif moment := email.utils.parsedate_to_datetime(retry_after):
-                pause = max(0.0, moment.timestamp() - time.time())
-        time.sleep(min(pause, LONGEST_PAUSE))
-
-    def _unreachable(self, method: str, path: str, error: Exception, attempts: int) -> NetworkError:
-        reason = str(error) or type(error).__name__
-        times = f" ({attempts} attempts)" if attempts > 1 else ""
-        kind = (
-            DroppedError
-            if isinstance(error, ConnectionError | http.client.HTTPException)
-            else (NetworkError)
-        )
-        return kind(
-            f"{method} {self.scheme}://{self.host}{path.split('?')[0]}: {reason}{times}",
-            "see that the registry runs and can be reached from here; a connection that ends after "
-            "about 60 s points at a proxy's time limit",
+    def _refusal(self, method: str, url: str, answer: Response) -> RefusedError:
+        host = self.host if _origin(url) == _origin(self._root) else urlsplit(url).netloc
+        error = refusal(host, method, url, answer.status, answer.body, answer.header("retry-after"))
+        return RefusedError(
+            self.redact(error.what), error.remedy, error.status, error.code, error.retry_after
         )
 
+    def _fetch(
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None
+    ) -> bytes:
+        """What the token server answers; it gets the headers given and nothing else of ours."""
+        import io
 
-def refusal(host: str, method: str, path: str, response: Response) -> RefusedError:
-    """The error for an answer that is none of those wanted."""
-    code, message = "", ""
+        body = None if data is None else Body(lambda: io.BytesIO(data), len(data))
+        return self._converse(method, url, "", headers, body, (200,), 0, _whole).body
+
+
+def _whole(exchange: Exchange) -> Response:
+    """Read an answer's body, within bounds."""
+    data = bytearray()
     try:
-        first = json.loads(response.body)["errors"][0]
-        code, message = str(first.get("code", "")), str(first.get("message", ""))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        message = response.body[:120].decode(errors="replace").strip()
-    said = ": ".join(part for part in (code, message) if part)
-    remedy = {
-        401: f"docker login {host}, or set SLIPWAY_REGISTRY_USERNAME and SLIPWAY_REGISTRY_PASSWORD",
-        403: "the account may not write there: a Gitea token needs the package:write scope, and "
-        "its user the right to the owner's packages",
-        404: "see that registry and repository are spelled as the registry has them",
-        413: "a proxy in front of the registry limits the body (nginx: client_max_body_size); "
-        "raise that limit",
-        429: "the registry limits how often it is asked; try again later",
-    }.get(response.status, "")
-    return RefusedError(
-        f"{method} {host}{urlsplit(path).path} was answered {response.status}"
-        f"{f' ({said})' if said else ''}",
-        remedy,
-        response.status,
-        code,
-    )
+        while block := exchange.read(min(64 << 10, BODY_LIMIT + 1 - len(data))):
+            data += block
+        if len(data) > BODY_LIMIT:
+            raise RegistryError(f"a registry's answer is longer than {BODY_LIMIT >> 20} MiB")
+        said = exchange.headers.get("content-length", "")
+        # Of an error any part serves, and some servers miscount it (Go's 416).
+        if (
+            exchange.has_body
+            and exchange.status < 400
+            and said.isdecimal()
+            and int(said[:12]) != len(data)
+        ):
+            raise http.client.IncompleteRead(bytes(data))
+    finally:
+        exchange.close()
+    return Response(exchange.status, exchange.headers, bytes(data))
 
 
-def _read(response: http.client.HTTPResponse) -> Response:
-    body = response.read(BODY_LIMIT + 1)
-    if len(body) > BODY_LIMIT:
-        response.close()
-        raise RegistryError(f"the registry's answer is longer than {BODY_LIMIT >> 20} MiB")
-    return Response(
-        response.status, {name.lower(): value for name, value in response.getheaders()}, body
-    )
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.rpartition("@")[2]
 
 
-def _skip(response: http.client.HTTPResponse, count: int) -> None:
-    while count > 0:
-        chunk = response.read(min(1 << 20, count))
-        if not chunk:
-            return
-        count -= len(chunk)
+def _bare(netloc: str) -> str:
+    for port in _PORTS.values():
+        netloc = netloc.removesuffix(port)
+    return netloc.lower()
+
+
+def _lasting(error: Exception) -> bool:
+    """Whether trying again cannot help: no such host, or a certificate that does not hold."""
+    if isinstance(error, socket.gaierror):
+        return error.errno != socket.EAI_AGAIN
+    # `ssl` is imported with the first encrypted connection only.
+    return type(error).__name__ in ("SSLCertVerificationError", "SSLError")
