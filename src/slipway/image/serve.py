@@ -123,10 +123,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             with self.layout.open(known) as file:
                 data = file.read()
-            kind = json.loads(data).get("mediaType", known.media_type)
-            served = kind in MANIFEST_TYPES and _sha256(data) == known.digest
+            value = json.loads(data)
+            kind = value.get("mediaType", known.media_type)
+            shaped = "layers" in value or "manifests" in value
+            served = shaped and kind in MANIFEST_TYPES and _sha256(data) == known.digest
         except (SlipwayError, OSError, ValueError, AttributeError) as error:
-            log.warning("manifest %s cannot be served: %r", identifier, error)
+            log.warning("manifest %s cannot be served: %s", identifier, type(error).__name__)
             served = False
         if not served:
             self._refuse("MANIFEST_UNKNOWN", f"{identifier} is no manifest", body)

@@ -21,7 +21,8 @@ from slipway.image.registry.upload import Upload
 
 CONNECTIONS = 4
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
-_NAME = re.compile(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*")
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_NAME = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 _ACCEPT = ", ".join(MANIFEST_TYPES)
