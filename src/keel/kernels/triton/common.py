@@ -75,19 +75,19 @@ def merge_parts(
     at = (first + tl.arange(0, PARTS))[None, :] * ROWS + rows[:, None]
     tops = tl.load(part_top + at, cache_modifier=".cg")
     totals = tl.load(part_total + at, cache_modifier=".cg")
+    sums_at = part_out + at.to(tl.int64)[:, :, None] * BLOCK_D
+    columns = tl.arange(0, CHUNK)
+    # Asked for before the weights are made, so that one wait covers both.
+    sums = tl.load(sums_at + columns[None, None, :], cache_modifier=".cg")
     top = tl.max(tops, 1)
     weights = tl.exp2(tops - tl.where(top == float("-inf"), 0.0, top)[:, None])
     total = tl.sum(totals * weights, 1)
     weights = weights * (v_scale / tl.where(total == 0.0, 1.0, total))[:, None]
     for column in tl.static_range(0, BLOCK_D, CHUNK):
-        offs = column + tl.arange(0, CHUNK)
-        sums = tl.load(
-            part_out + at.to(tl.int64)[:, :, None] * BLOCK_D + offs[None, None, :],
-            mask=row_ok[:, None, None],
-            other=0.0,
-            cache_modifier=".cg",
-        )
+        offs = column + columns
         joined = tl.sum(sums * weights[:, :, None], 1)
+        if column + CHUNK < BLOCK_D:
+            sums = tl.load(sums_at + (offs + CHUNK)[None, None, :], cache_modifier=".cg")
         tl.store(
             out + heads[:, None] * out_h + offs[None, :],
             joined.to(out.dtype.element_ty),
@@ -99,7 +99,7 @@ def merge_parts(
 class Workspace:
     """Device memory in which the parts of a split decode meet.
 
-    One at a time may use it: give each stream its own. `tickets` is zero before and after each
+    One launch at a time may use it. `tickets` is zero before and after each
     launch, since the last part to arrive resets it.
 
     Args:
@@ -129,25 +129,27 @@ class Workspace:
         )
 
 
-_workspaces: dict[tuple[torch.device, int], Workspace] = {}
+_workspaces: dict[torch.device, Workspace] = {}
 
 
 def workspace_for(parts: int, pairs: int, rows: int, d: int, device: torch.device) -> Workspace:
-    """The current stream's workspace, grown when it is too small.
+    """The device's common workspace, grown when it is too small.
+
+    Decodes that may overlap in time, on several streams, must not share it: give each stream its
+    own `Workspace`.
 
     Raises:
         RuntimeError: it is too small and a CUDA graph is being captured, so that the memory would
             belong to the graph; run once before the capture, or pass a workspace.
     """
-    key = (device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0)
-    found = _workspaces.get(key)
+    found = _workspaces.get(device)
     if found is None or not found.fits(parts, pairs, rows, d):
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                f"the decode workspace of this stream must grow to {parts} parts of {rows} x {d} "
-                "while a graph is captured: run the same shapes once before, or pass `workspace`"
+                f"the decode workspace must grow to {parts} parts of {rows} x {d} while a graph is "
+                "captured: run the same shapes once before, or pass `workspace`"
             )
-        found = _workspaces[key] = Workspace.allocate(parts, pairs, rows, d, device)
+        found = _workspaces[device] = Workspace.allocate(parts, pairs, rows, d, device)
     return found
 
 

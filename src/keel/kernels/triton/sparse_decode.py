@@ -134,7 +134,11 @@ def _kernel(
         tl.store(out_tile, finish(acc, total, v_scale).to(out.dtype.element_ty), mask=out_ok)
     else:
         at = (pair * PARTS + part) * ROWS + rows
-        tl.store(part_out + at.to(tl.int64)[:, None] * BLOCK_DV + offs_dv[None, :], acc, mask=row_ok[:, None])
+        tl.store(
+            part_out + at.to(tl.int64)[:, None] * BLOCK_DV + offs_dv[None, :],
+            acc,
+            mask=row_ok[:, None],
+        )
         tl.store(part_top + at, top)
         tl.store(part_total + at, total)
         # Every thread's stores come before the ticket, and the ticket before any load below.
@@ -151,13 +155,17 @@ def _kernel(
 def config_for(pairs: int, selected: int, block: int, device: torch.device) -> DecodeConfig:
     """The cut for a number of (request, KV head) pairs, from shapes alone.
 
-    Two programs fit on a multiprocessor. Parts fill one wave of them, so that none waits for a
-    second; a part has at least one tile.
+    Parts fill one wave of two programs a multiprocessor, so that none waits for a second wave; a
+    part has at least one tile. Over 16 parts, the merge costs more than a shorter part saves.
+    Figures: bench/kernels/NOTES.md.
     """
-    tile = min(64, block)
     wave = 2 * processors(device)
-    parts = power_of_two_below(min(wave // pairs if pairs <= wave else 1, selected // tile, 32))
-    return DecodeConfig(parts, tile, warps=4, stages=4)
+    parts = power_of_two_below(min(wave // pairs if pairs <= wave else 1, 8 if pairs > 4 else 16))
+    if parts == 1:
+        tile = min(128, block)
+        return DecodeConfig(1, tile, warps=8 if tile == 128 else 4, stages=2)
+    tile = min(64, block)
+    return DecodeConfig(min(parts, power_of_two_below(selected // tile)), tile, warps=4, stages=3)
 
 
 def block_sparse_decode(
