@@ -17,6 +17,7 @@ from pathlib import Path
 
 from slipway.build import base as bases
 from slipway.build import matrix as matrices
+from slipway.build import rootfs
 from slipway.build.run import Built, build
 from slipway.image.layer import File, LayerWriter, write_layer
 from slipway.image.layout import LayoutStore
@@ -142,13 +143,10 @@ def make_base(store: LayoutStore, root: Path, variant: str = "cpu") -> Image:
     image = Image(
         config={"architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/usr/bin:/bin"]}},
         layers=(layer,),
-        annotations={
-            bases.ORIGIN: bases.rootfs_origin(row, row.rootfs),
-            bases.PYTHON: row.rootfs.python,
-            bases.WHY: "made for the test",
-        },
     )
-    store.write_image(image, [bases.tag(row)], move=True)
+    origin = rootfs.origin_of(row, row.rootfs)
+    base = bases.Base(image.digest, origin, row.rootfs.python, "made for the test", image)
+    store.write_image(base.noted, [bases.tag(row)], move=True)
     return image
 
 

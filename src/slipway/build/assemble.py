@@ -15,7 +15,8 @@ from pathlib import Path
 
 from slipway.build import closure, source, wheels
 from slipway.build.git import Checkout
-from slipway.build.plan import DEPENDENCY_KEY, INPUTS, Plan
+from slipway.build.plan import COMMIT, DEPENDENCY_KEY, INPUTS, Plan
+from slipway.build.remote import Remote
 from slipway.errors import LockError, StorageError
 from slipway.image.layer import (
     LAYER_KEY,
@@ -51,13 +52,14 @@ class Known:
         return self.layers.get(key)
 
 
-def known_layers(store: LayoutStore, plan: Plan) -> Known:
-    """Layers that the alias's image and the variant's deps images have."""
+def known_layers(store: LayoutStore, plan: Plan, remote: Remote | None) -> Known:
+    """Layers that the alias's image and the variant's deps images have, here or in a registry."""
     names = store.tags()
     wanted = [name for name in names if name.startswith(f"deps-{plan.variant.name}-")]
     if plan.alias in names:
         wanted.append(plan.alias)
-    found = {}
+    asked = remote is not None and (remote.publishing or plan.deps_tag not in names)
+    found = remote.known_layers(plan.alias) if remote is not None and asked else {}
     for name in wanted:
         image = store.read_image(name)
         for layer in image.layers if image else ():
@@ -68,18 +70,43 @@ def known_layers(store: LayoutStore, plan: Plan) -> Known:
     return Known(found)
 
 
-def assemble(checkout: Checkout, plan: Plan, store: LayoutStore, cache: Path, say: Say) -> Image:
+@dataclass(frozen=True)
+class Assembled:
+    """An image and the deps image that it stands on."""
+
+    image: Image
+    deps: Image
+
+
+def assemble(
+    checkout: Checkout,
+    plan: Plan,
+    store: LayoutStore,
+    cache: Path,
+    say: Say,
+    remote: Remote | None = None,
+    *,
+    sparse: bool = False,
+) -> Assembled:
     """Build the image of a plan into `store` (blobs and manifest; no tag).
+
+    Args:
+        remote: a repository whose layers are taken where the store lacks them.
+        sparse: leave layers that `remote` has where they are, instead of bringing them here.
 
     Raises:
         SlipwayError: a lock, a wheel, the network or the disk stood in the way; the store stays as
             it was, but for blobs that nothing names.
     """
-    known = known_layers(store, plan)
+    known = known_layers(store, plan, remote)
     deps = store.read_image(plan.deps_tag) if plan.path == "fast" else None
+    if deps is None and plan.path == "fast" and remote is not None:
+        deps = remote.image(plan.deps_tag)
     if deps is None:
         deps = deps_image(plan, store, cache, Known({}) if plan.forced else known, say)
-        store.write_image(deps, [plan.deps_tag], move=True)
+        if not sparse or all(store.has(layer.descriptor.digest) for layer in deps.layers):
+            # A name here promises the whole image; one that is spread out lives in the registry.
+            store.write_image(deps, [plan.deps_tag], move=True)
     table = plan.project.get("project", {})
     scripts = {
         name: target
@@ -92,11 +119,12 @@ def assemble(checkout: Checkout, plan: Plan, store: LayoutStore, cache: Path, sa
     with checkout.snapshot(plan.engine.source) as (snapshot, tree):
         layers = source.layers(snapshot, tree, plan.engine, metadata, store, known)
     created = datetime.fromtimestamp(plan.commit_time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    image = replace(append(deps, layers), created=created, annotations={})
+    notes = {COMMIT: plan.commit, DEPENDENCY_KEY: plan.key.value}
+    image = replace(append(deps, layers), created=created, annotations=notes)
     image = with_config(image, Env=[*image.config["config"]["Env"], _bytecode_folder(image)])
     image = with_labels(image, labels(plan, created))
-    store.write_image(image)
-    return image
+    store.write_image(image, sparse=sparse)
+    return Assembled(image, deps)
 
 
 def _bytecode_folder(image: Image) -> str:
@@ -125,31 +153,34 @@ def labels(plan: Plan, created: str) -> dict[str, str]:
         "org.opencontainers.image.base.digest": plan.base.digest,
         DEPENDENCY_KEY: plan.key.value,
         "org.slipway.variant": plan.variant.name,
-        "org.slipway.commit": plan.commit,
+        COMMIT: plan.commit,
     }
 
 
 def deps_image(plan: Plan, store: LayoutStore, cache: Path, known: Known, say: Say) -> Image:
-    """Base and dependencies, with everything in the config but the labels."""
-    say(f"fetching {len(plan.lock.pins)} locked wheels (those that are not in {cache})")
-    files = wheels.fetch(plan.lock, plan.variant, cache)
-    closure.check(plan.lock, files, plan.project, plan.engine, plan.variant)
-    _check_free_space(store, files)
-    own = [name for name in sorted(plan.variant.own_layer) if name in files]
-    if unknown := [name for name in plan.variant.own_layer if name not in files]:
-        raise LockError(
-            f"own-layer names {unknown[0]!r}, which {plan.variant.lock} does not lock",
-            "correct docker/matrix.toml",
-        )
-    rest = sorted(name for name in files if name not in own)
-    groups = [("dependencies", rest), *((name, [name]) for name in own)]
-    say("unpacking them into layers")
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        layers = list(
-            pool.map(lambda group: _wheel_layer(plan, store, files, known, *group), groups)
-        )
+    """Base and dependencies, with everything in the config but the labels.
+
+    Only wheels of layers that are not known are fetched.
+    """
+    groups = wheel_groups(plan)
+    found = {group.label: known(group.key) for group in groups}
+    missing = [group for group in groups if found[group.label] is None]
+    pins = {name: plan.lock.pins[name] for group in missing for name in group.names}
+    if missing:
+        say(f"fetching {len(pins)} locked wheels (those that are not in {cache})")
+        files = wheels.fetch(replace(plan.lock, pins=pins), plan.variant, cache)
+        closure.check(plan.lock, files, plan.project, plan.engine, plan.variant)
+        _check_free_space(store, files)
+        say("unpacking them into layers")
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            made = pool.map(lambda group: _wheel_layer(plan, store, files, group), missing)
+            found.update(zip((group.label for group in missing), made, strict=True))
+    layers = [
+        replace(layer, created_by=f"wheels: {label}") for label, layer in found.items() if layer
+    ]
     skeleton = _skeleton(plan, store, known)
     venv, base = plan.engine.venv, plan.base.image
+    assert base is not None, "the plan of a full build has its base"
     path = _env(base.config).get("PATH", "/usr/local/bin:/usr/bin:/bin")
     environment = {
         **_env(base.config),
@@ -201,26 +232,59 @@ def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
 
 
-def _wheel_layer(
-    plan: Plan,
-    store: LayoutStore,
-    files: Mapping[str, Path],
-    known: Known,
-    label: str,
-    names: list[str],
-) -> Layer:
-    pins = [f"{name}=={plan.lock.pins[name].version} {files[name].parent.name}" for name in names]
-    key = layer_key("wheels", [plan.engine.venv, plan.variant.python, pins])
-    if found := known(key):
-        return found
+@dataclass(frozen=True)
+class WheelGroup:
+    """Packages that share a layer, by name."""
 
+    label: str
+    names: tuple[str, ...]
+    key: str
+
+
+def wheel_groups(plan: Plan) -> list[WheelGroup]:
+    """What becomes one dependency layer each: the packages that the matrix names, and the rest.
+
+    Raises:
+        LockError: the matrix names a package that is not locked.
+    """
+    pins = plan.lock.pins
+    own = sorted(plan.variant.own_layer)
+    if unknown := [name for name in own if name not in pins]:
+        raise LockError(
+            f"own-layer names {unknown[0]!r}, which {plan.variant.lock} does not lock",
+            "correct docker/matrix.toml",
+        )
+    rest = tuple(sorted(name for name in pins if name not in own))
+    named = [("dependencies", rest), *((name, (name,)) for name in own)]
+    return [
+        WheelGroup(
+            label,
+            names,
+            layer_key(
+                "wheels",
+                [
+                    plan.engine.venv,
+                    plan.variant.python,
+                    [wheels.identity(pins[name], plan.variant) for name in names],
+                ],
+            ),
+        )
+        for label, names in named
+        if names
+    ]
+
+
+def _wheel_layer(
+    plan: Plan, store: LayoutStore, files: Mapping[str, Path], group: WheelGroup
+) -> Layer:
     def fill(writer: LayerWriter) -> None:
         from slipway.build.unpack import unpack
 
-        unpack((files[name] for name in names), plan.engine, plan.variant, writer)
+        unpack((files[name] for name in group.names), plan.engine, plan.variant, writer)
 
     root = plan.engine.venv.lstrip("/")
-    return write_layer(store, fill, roots=[root], key=key, created_by=f"wheels: {label}")
+    created_by = f"wheels: {group.label}"
+    return write_layer(store, fill, roots=[root], key=group.key, created_by=created_by)
 
 
 def _skeleton(plan: Plan, store: LayoutStore, known: Known) -> Layer:
@@ -246,12 +310,13 @@ def _skeleton(plan: Plan, store: LayoutStore, known: Known) -> Layer:
     ]
     content = [[e.path, e.target if isinstance(e, Symlink) else e.data.decode()] for e in entries]
     key = layer_key("skeleton", content)
+    created_by = "virtual environment"
     if found := known(key):
-        return found
+        return replace(found, created_by=created_by)
 
     def fill(writer: LayerWriter) -> None:
         for entry in entries:
             writer.add(entry)
 
     parent = engine.root.lstrip("/").rpartition("/")[0]
-    return write_layer(store, fill, roots=[parent, venv], key=key, created_by="virtual environment")
+    return write_layer(store, fill, roots=[parent, venv], key=key, created_by=created_by)

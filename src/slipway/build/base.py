@@ -1,70 +1,77 @@
 """The base of a variant: a registry's image where one can be reached, else a Debian rootfs.
 
-The choice is made once, kept in the local store under `base-<variant>`, and said with its reason. A
-registry base is pinned by `docker/bases.lock.toml`; a rootfs by its own content.
+A registry base is pinned by `docker/bases.lock.toml`; a rootfs by its own content. The choice is
+made once and kept with its reason under `base-<variant>` in the local store, and, where images are
+pushed, under `base-<variant>-<key12>` beside them, so that other machines build on the same one.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from slipway.build.matrix import Rootfs, Variant
+from slipway.build import rootfs as rootfses
+from slipway.build.matrix import Variant
 from slipway.errors import BaseError, NetworkError, RegistryError, ToolMissingError
-from slipway.image.descriptor import Descriptor, Platform
-from slipway.image.layer import MTIME, GzipHasher, layer_key
-from slipway.image.layout import LayoutStore, storage_errors
-from slipway.image.model import Image, Layer
+from slipway.image.layout import LayoutStore
+from slipway.image.model import Image
+
+if TYPE_CHECKING:
+    from slipway.build.remote import Remote
+    from slipway.image.registry import Repository
 
 LOCK = Path("docker/bases.lock.toml")
 ORIGIN = "org.slipway.base.origin"
+DIGEST = "org.slipway.base.digest"
 PYTHON = "org.slipway.base.python"
 WHY = "org.slipway.base.why"
-
-# Part of a rootfs's name: change it when equal settings make another rootfs.
-_RECIPE = 2
-
-# What nobody reads inside a container.
-_EXCLUDED = ("doc", "man", "info", "locale", "lintian", "bash-completion")
 
 
 @dataclass(frozen=True)
 class Base:
-    """A base that is in the store.
+    """What an image is built on.
 
     Attributes:
-        image: its layers and config.
-        origin: `registry <reference>` or `rootfs <suite>`.
+        digest: of its manifest; what the dependency key and the labels name.
+        origin: `registry <reference>@<digest>` or `rootfs <suite> <key>`.
         python: path of its interpreter.
         why: one clause: why this one.
+        image: its layers and config; None where only the digest was needed so far.
     """
 
-    image: Image
+    digest: str
     origin: str
     python: str
     why: str
-
-    @property
-    def digest(self) -> str:
-        """What the dependency key and the labels name."""
-        return self.image.digest
+    image: Image | None = None
 
     @property
     def name(self) -> str:
         """The label `org.opencontainers.image.base.name`: a reference, or `rootfs <suite> …`."""
         return self.origin.removeprefix("registry ")
 
+    @property
+    def noted(self) -> Image:
+        """The image with annotations from which `_read` makes this base again."""
+        assert self.image is not None
+        notes = {ORIGIN: self.origin, DIGEST: self.digest, PYTHON: self.python, WHY: self.why}
+        return replace(self.image, annotations=notes)
+
 
 def tag(variant: Variant) -> str:
-    """The name of a variant's base in the store."""
+    """The name of a variant's base in the local store."""
     return f"base-{variant.name}"
+
+
+def shared_tag(variant: Variant) -> str:
+    """The name of a variant's rootfs beside pushed images, "" where the variant has none."""
+    if variant.rootfs is None:
+        return ""
+    return f"{tag(variant)}-{rootfses.origin_of(variant, variant.rootfs).rpartition(' ')[2]}"
 
 
 def locked_digest(root: Path, variant: Variant) -> str:
@@ -74,165 +81,156 @@ def locked_digest(root: Path, variant: Variant) -> str:
     except FileNotFoundError:
         return ""
     except tomllib.TOMLDecodeError as error:
-        raise BaseError(f"{LOCK}: {error}") from error
+        raise BaseError(f"{LOCK}: {error}", "slipway image base --update") from error
     wanted = str(variant.base.reference)
     return str(table.get("digest", "")) if table.get("reference") == wanted else ""
 
 
-def find(root: Path, store: LayoutStore, variant: Variant) -> Base | None:
-    """The base that was chosen before, where it still is what the repository asks for."""
-    image = store.read_image(tag(variant))
-    if image is None:
-        return None
-    notes = image.annotations
-    digest = locked_digest(root, variant)
-    origin = notes.get(ORIGIN, "")
-    if origin.startswith("registry") and digest and not origin.endswith(digest):
-        return None
-    if origin.startswith("rootfs") and (
-        variant.rootfs is None or origin != rootfs_origin(variant, variant.rootfs)
-    ):
-        return None
-    return Base(image, origin, notes.get(PYTHON, ""), notes.get(WHY, ""))
-
-
-def ensure(
-    root: Path, store: LayoutStore, variant: Variant, cache: Path, *, update: bool = False
+def choose(
+    root: Path,
+    store: LayoutStore,
+    variant: Variant,
+    cache: Path,
+    remote: Remote | None = None,
+    *,
+    update: bool = False,
 ) -> Base:
-    """The variant's base, fetched or made where it is not here yet.
+    """Which base it is: what was chosen before, what the lock pins, else what can be had.
+
+    A base that the lock pins may come without its image: `fetch` brings it where it is needed.
 
     Args:
+        remote: where images are pushed; a rootfs that another machine made is found there.
         update: choose again, even where a base is here.
 
     Raises:
         BaseError: neither a registry nor a rootfs could be had; the message says why for both.
     """
-    if not update and (found := find(root, store, variant)):
+    locked = "" if update else locked_digest(root, variant)
+    if not update and (found := _read(store.read_image(tag(variant)), variant, locked)):
         return found
-    reference = variant.base.reference
+    if locked:
+        return _registry_base(variant, locked)
+    if remote is not None and not update and variant.rootfs is not None:
+        shared = _read(remote.image(shared_tag(variant)), variant, locked)
+        if shared is not None:
+            return replace(shared, why=f"{remote.repository} has it")
     try:
-        image, digest = _pull(store, variant, locked_digest(root, variant))
-        origin = f"registry {reference}@{digest}"
-        base = Base(image, origin, variant.base.python, f"{reference.registry} has it")
+        found = _registry_base(variant, _resolve(variant))
     except (NetworkError, RegistryError) as error:
-        if variant.rootfs is None:
-            raise BaseError(f"{reference} cannot be had: {error.what}", error.remedy) from error
-        reason = f"{reference.registry} could not be reached"
-        try:
-            image = _rootfs(store, variant, variant.rootfs, cache)
-        except ToolMissingError as missing:
-            raise BaseError(f"{reason}, and {missing.what}", missing.remedy) from missing
-        origin = rootfs_origin(variant, variant.rootfs)
-        base = Base(image, origin, variant.rootfs.python, reason)
-    noted = Image(
-        config=base.image.config,
-        layers=base.image.layers,
-        annotations={ORIGIN: base.origin, PYTHON: base.python, WHY: base.why},
-        created=base.image.created,
-    )
-    store.write_image(noted, [tag(variant)], move=True)
-    return Base(noted, base.origin, base.python, base.why)
+        return _rootfs_base(store, variant, cache, _reason(variant, error), error)
+    return fetch(store, variant, found, cache, sparse=True)
 
 
-def _pull(store: LayoutStore, variant: Variant, digest: str) -> tuple[Image, str]:
-    from slipway.image.registry import Registry, pull_image
+def fetch(
+    store: LayoutStore, variant: Variant, base: Base, cache: Path, *, sparse: bool = False
+) -> Base:
+    """`base` with its image; another base where it cannot be had.
 
-    reference = variant.base.reference
-    repository = Registry(reference.registry, attempts=1).repository(reference.repository)
-    if not digest:
-        found = repository.resolve(reference.tag)
-        if found is None:
-            raise RegistryError(f"{reference} does not exist")
-        digest = found.digest
-    return pull_image(repository, digest, store, variant.platforms[0]), digest
+    Args:
+        sparse: leave a registry base's layers where they are: they are only to be pushed on.
 
-
-def rootfs_origin(variant: Variant, rootfs: Rootfs) -> str:
-    """What a rootfs is called: its suite, and a key of what it is made of."""
-    content = [_RECIPE, rootfs.suite, rootfs.packages, str(variant.platforms[0])]
-    key = layer_key("rootfs", content)
-    return f"rootfs {rootfs.suite} {key[:12]}"
-
-
-def _rootfs(store: LayoutStore, variant: Variant, rootfs: Rootfs, cache: Path) -> Image:
-    """A Debian rootfs as an image of one layer, from the cache or by mmdebstrap.
-
-    The cache lies outside the checkout, so that every clone on a machine has the same base.
+    Raises:
+        BaseError: it cannot be had, and no rootfs can be made.
     """
-    origin = rootfs_origin(variant, rootfs)
-    kept = LayoutStore(cache / "rootfs")
-    image = kept.read_image(origin)
+    whole = base.image is not None and all(
+        store.has(layer.descriptor.digest) for layer in base.image.layers
+    )
+    if base.image is None or not (whole or sparse):
+        if not base.origin.startswith("registry"):
+            return _rootfs_base(store, variant, cache, base.why)
+        try:
+            base = replace(base, image=_pull(store, variant, base.digest, sparse))
+        except (NetworkError, RegistryError) as error:
+            return _rootfs_base(store, variant, cache, _reason(variant, error), error)
+    store.write_image(base.noted, [tag(variant)], move=True, sparse=sparse)
+    return base
+
+
+def _pull(store: LayoutStore, variant: Variant, digest: str, sparse: bool) -> Image:
+    from slipway.build.remote import Remote
+    from slipway.image.registry import pull_image
+
+    repository = _repository(variant)
+    if not sparse:
+        return pull_image(repository, digest, store, variant.platforms[0])
+    image = Remote(repository, store).image(digest)
     if image is None:
-        layer = _debootstrap(kept, rootfs, variant.platforms[0])
-        image = Image(
-            config={
-                "architecture": variant.platforms[0].architecture,
-                "os": variant.platforms[0].os,
-                "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]},
-            },
-            layers=(layer,),
-        )
-        kept.write_image(image, [origin], move=True)
-    for layer in image.layers:
-        _link(kept, store, layer.descriptor)
+        raise RegistryError(f"{repository} has no image {digest}")
     return image
 
 
-def _link(source: LayoutStore, target: LayoutStore, blob: Descriptor) -> None:
-    """Share a blob between two stores of one file system, so that it need not be copied."""
-    path = target.blob_path(blob.digest)
-    if not path.exists():
-        with storage_errors(target.root):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source.blob_path(blob.digest), path)
-            except OSError:
-                return  # another file system: write_image copies it
+def _read(image: Image | None, variant: Variant, locked: str) -> Base | None:
+    """A base from its noted image, where it still is what the repository asks for."""
+    if image is None:
+        return None
+    notes = image.annotations
+    origin, digest = notes.get(ORIGIN, ""), notes.get(DIGEST, "")
+    if not digest:
+        return None
+    if origin.startswith("registry"):
+        reference = origin.removeprefix("registry ").partition("@")[0]
+        if reference != str(variant.base.reference) or locked not in ("", digest):
+            return None
+    elif variant.rootfs is None or origin != rootfses.origin_of(variant, variant.rootfs):
+        return None
+    return Base(digest, origin, notes.get(PYTHON, ""), notes.get(WHY, ""), image)
 
 
-def _debootstrap(store: LayoutStore, rootfs: Rootfs, platform: Platform) -> Layer:
-    program = shutil.which("mmdebstrap")
-    if program is None:
-        raise ToolMissingError("mmdebstrap is not installed", "apt-get install mmdebstrap")
-    # PYTHONPYCACHEPREFIX in the containers makes the interpreter pass by these .pyc.
-    stdlib = f"/usr/lib/{rootfs.python.rpartition('/')[2]}"
-    command = [
-        program,
-        "--quiet",
-        "--variant=essential",
-        f"--architectures={platform.architecture}",
-        f"--include={','.join(rootfs.packages)}",
-        "--format=tar",
-        "--skip=output/dev",
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _EXCLUDED),
-        f'--customize-hook=find "$1"{stdlib} -name __pycache__ -prune -exec rm -rf {{}} +',
-        '--customize-hook=rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/var/lib/apt '
-        '"$1"/etc/resolv.conf "$1"/etc/hostname',
-        rootfs.suite,
-        "-",
-    ]
-    env = {**os.environ, "SOURCE_DATE_EPOCH": str(MTIME), "LC_ALL": "C.UTF-8"}
-    with store.writer() as blob:
-        gzip = GzipHasher(blob)
-        with subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            while chunk := process.stdout.read(1 << 20):
-                gzip.write(chunk)
-            said = process.stderr.read().decode(errors="replace").strip()
-        if process.returncode:
-            errors = [line[3:] for line in said.splitlines() if line.startswith("E: ")]
-            reason = errors[0] if errors else said
-            raise BaseError(
-                f"mmdebstrap could not make a {rootfs.suite} rootfs: {reason}",
-                "check that apt can reach its mirror (apt-get update) and that the disk has room",
-            )
-        diff_id = gzip.close()
-    descriptor = Descriptor("application/vnd.oci.image.layer.v1.tar+gzip", blob.digest, blob.size)
-    created_by = f"mmdebstrap {rootfs.suite} {' '.join(rootfs.packages)}"
-    return Layer(descriptor, diff_id, store, created_by=created_by)
+def _registry_base(variant: Variant, digest: str) -> Base:
+    reference = variant.base.reference
+    origin = f"registry {reference}@{digest}"
+    return Base(digest, origin, variant.base.python, f"{reference.registry} has it")
+
+
+def _reason(variant: Variant, error: NetworkError | RegistryError) -> str:
+    said = "refused" if isinstance(error, RegistryError) else "could not be reached"
+    return f"{variant.base.reference.registry} {said}"
+
+
+def _rootfs_base(
+    store: LayoutStore,
+    variant: Variant,
+    cache: Path,
+    reason: str,
+    error: NetworkError | RegistryError | None = None,
+) -> Base:
+    if variant.rootfs is None:
+        what = error.what if error else reason
+        raise BaseError(
+            f"{variant.base.reference} cannot be had: {what}", error.remedy if error else ""
+        ) from error
+    try:
+        image = rootfses.make(store, variant, variant.rootfs, cache)
+    except ToolMissingError as missing:
+        raise BaseError(f"{reason}, and {missing.what}", missing.remedy) from missing
+    origin = rootfses.origin_of(variant, variant.rootfs)
+    base = Base(image.digest, origin, variant.rootfs.python, reason, image)
+    store.write_image(base.noted, [tag(variant)], move=True)
+    return base
+
+
+def _repository(variant: Variant) -> Repository:
+    from slipway.image.registry import Registry
+
+    reference = variant.base.reference
+    return Registry(reference.registry, attempts=1).repository(reference.repository)
+
+
+def _resolve(variant: Variant) -> str:
+    """The digest that the variant's reference has now, for its platform.
+
+    Raises:
+        RegistryError: there is no such image.
+        NetworkError: the registry cannot be reached.
+    """
+    from slipway.build.remote import platform_digest
+
+    reference, platform = variant.base.reference, variant.platforms[0]
+    digest = platform_digest(_repository(variant), reference.identifier, platform)
+    if not digest:
+        raise RegistryError(f"{reference} does not exist, or not for {platform}")
+    return digest
 
 
 def record(root: Path, variant: Variant, base: Base) -> bool:
@@ -243,10 +241,7 @@ def record(root: Path, variant: Variant, base: Base) -> bool:
     tables: dict[str, Mapping[str, Any]] = {}
     if path.exists():
         tables = tomllib.loads(path.read_text())
-    tables[variant.name] = {
-        "reference": str(variant.base.reference),
-        "digest": base.origin.rpartition("@")[2],
-    }
+    tables[variant.name] = {"reference": str(variant.base.reference), "digest": base.digest}
     lines = ["# Written by `slipway image base --update`: what each base reference resolved to."]
     for name, table in sorted(tables.items()):
         lines += ["", f"[{name}]"]

@@ -32,12 +32,16 @@ def check(
 ) -> None:
     """Walk from the project's requirements through the wheels' own.
 
+    Args:
+        wheels: by name; what a package without one needs is not known, and passes.
+
     Raises:
         LockError: a wheel needs a package that is not locked, or not in that version.
         IntegrityError: a wheel has no metadata.
     """
     environment = target_environment(variant)
     waiting = [(text, str(engine.pyproject)) for text in requirements(project, engine.extra)]
+    waiting += [(f"{name}=={lock.pins[name].version}", lock.path.name) for name in wheels]
     seen: set[tuple[str, str]] = set()
     needs: dict[str, list[str]] = {}
     while waiting:
@@ -52,13 +56,13 @@ def check(
                 f"slipway image lock {variant.name}",
             )
         if name not in needs:
-            needs[name] = _needs(wheels[name])
+            needs[name] = _needs(wheels[name]) if name in wheels else []
         for extra in ("", *sorted(requirement.extras)):
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
             for need in needs[name]:
-                marker = parse_requirement(need, wheels[name].name).marker
+                marker = parse_requirement(need, name).marker
                 plain = marker is None or marker.evaluate(environment)
                 wanted = marker is None or marker.evaluate({**environment, "extra": extra})
                 if wanted and not (extra and plain):

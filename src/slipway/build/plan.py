@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +18,13 @@ from slipway.build.git import Checkout
 from slipway.build.key import DependencyKey
 from slipway.build.lock import Lock
 from slipway.build.matrix import Engine, Matrix, Variant
+from slipway.build.remote import Remote
 from slipway.build.version import Version
 from slipway.image.layout import LayoutStore
 
 INPUTS = "org.slipway.dependency-inputs"
 DEPENDENCY_KEY = "org.slipway.dependency-key"
+COMMIT = "org.slipway.commit"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,19 @@ class Plan:
         """The engine that is released."""
         return self.matrix.engine
 
+    def numbered_tag(self, number: int) -> str:
+        """The tag of the `number`th image of one commit in one minute."""
+        return tags.image_tag(
+            self.branch,
+            self.commit,
+            ci=self.ci,
+            moment=self.moment,
+            dirty=self.dirty,
+            variant=self.variant.name,
+            default_variant=self.matrix.default_variant,
+            number=number,
+        )
+
     @property
     def sentence(self) -> str:
         """The plan for a person: `full: no deps image for key 3f2a… yet`."""
@@ -94,12 +109,16 @@ def decide(
     variant: Variant,
     base: Base,
     store: LayoutStore,
+    remote: Remote | None = None,
     *,
     full: bool = False,
     ci: bool = False,
     moment: datetime | None = None,
 ) -> Plan:
     """Decide how the variant is built from the working tree.
+
+    Args:
+        remote: a repository whose deps image does as well as a local one.
 
     Raises:
         RepositoryError: no commit to name the image after.
@@ -113,9 +132,12 @@ def decide(
     locks.check(lock, project, engine, variant)
     key = keys.compute(root, engine, variant, lock, base.digest)
     deps_tag = tags.deps_tag(variant.name, key.value)
-    path, why = _choose(store, variant, key, deps_tag, full)
     moment = moment or datetime.now(UTC)
     branch = checkout.branch()
+    alias = tags.alias(branch, ci=ci, variant=variant.name, default_variant=matrix.default_variant)
+    if remote is not None and (remote.publishing or deps_tag not in store.tags()):
+        remote.prefetch([alias, deps_tag])
+    path, why = _choose(store, remote, variant, key, deps_tag, alias, full)
     return Plan(
         matrix=matrix,
         variant=variant,
@@ -143,29 +165,50 @@ def decide(
             variant=variant.name,
             default_variant=matrix.default_variant,
         ),
-        alias=tags.alias(
-            branch, ci=ci, variant=variant.name, default_variant=matrix.default_variant
-        ),
+        alias=alias,
     )
 
 
 def _choose(
-    store: LayoutStore, variant: Variant, key: DependencyKey, deps_tag: str, full: bool
+    store: LayoutStore,
+    remote: Remote | None,
+    variant: Variant,
+    key: DependencyKey,
+    deps_tag: str,
+    alias: str,
+    full: bool,
 ) -> tuple[Literal["full", "fast"], str]:
     short = f"{key.value[:12]}…"
     if full:
         return "full", "FULL=1 was asked for"
     names = store.tags()
+    moves = "only source layers move"
     if deps_tag in names:
-        return "fast", f"deps image {deps_tag} is in {store.root}, only source layers move"
-    earlier = [name for name in names if name.startswith(f"deps-{variant.name}-")]
-    if not earlier:
-        return "full", f"no deps image for key {short} yet"
-    image = store.read_image(earlier[-1])
-    before = json.loads(image.annotations.get(INPUTS, "{}")) if image else {}
-    changed = keys.explain(before, key.inputs) if before else []
-    since = f", changed since {earlier[-1]}: {'; '.join(changed)}" if changed else ""
+        return "fast", f"deps image {deps_tag} is in {store.root}, {moves}"
+    if remote is not None and remote.manifest(deps_tag) is not None:
+        return "fast", f"deps image {deps_tag} is in {remote.repository}, {moves}"
+    since = _since(store, remote, variant, key, alias)
     return "full", f"no deps image for key {short} yet{since}"
+
+
+def _since(
+    store: LayoutStore, remote: Remote | None, variant: Variant, key: DependencyKey, alias: str
+) -> str:
+    """What changed since the last deps image, as the end of a sentence."""
+    earlier = [name for name in store.tags() if name.startswith(f"deps-{variant.name}-")]
+    notes: Mapping[str, str] = {}
+    name = ""
+    if earlier:
+        name = earlier[-1]
+        image = store.read_image(name)
+        notes = image.annotations if image else {}
+    elif remote is not None and (latest := remote.manifest(alias)):
+        name = tags.deps_tag(variant.name, latest.annotations.get(DEPENDENCY_KEY, ""))
+        manifest = remote.manifest(name)
+        notes = manifest.annotations if manifest else {}
+    before = json.loads(notes.get(INPUTS, "{}"))
+    changed = keys.explain(before, key.inputs) if before else []
+    return f", changed since {name}: {'; '.join(changed)}" if changed else ""
 
 
 def load_and_decide(
@@ -173,6 +216,7 @@ def load_and_decide(
     variant_name: str,
     store: LayoutStore,
     cache: Path,
+    remote: Remote | None = None,
     *,
     full: bool = False,
     ci: bool = False,
@@ -188,5 +232,13 @@ def load_and_decide(
     # What can be refused without the base is refused before the base is made.
     project = locks.read_project(checkout.root / matrix.engine.pyproject)
     locks.check(locks.load(checkout.root, variant), project, matrix.engine, variant)
-    base = bases.ensure(checkout.root, store, variant, cache)
-    return checkout, decide(checkout, matrix, variant, base, store, full=full, ci=ci)
+    base = bases.choose(checkout.root, store, variant, cache, remote)
+    plan = decide(checkout, matrix, variant, base, store, remote, full=full, ci=ci)
+    if plan.path == "full":
+        sparse = remote is not None and remote.publishing
+        had = bases.fetch(store, variant, base, cache, sparse=sparse)
+        if had.digest != base.digest:
+            plan = decide(checkout, matrix, variant, had, store, remote, full=full, ci=ci)
+        else:
+            plan = replace(plan, base=had)
+    return checkout, plan

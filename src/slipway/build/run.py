@@ -13,10 +13,13 @@ from slipway.build import tags
 from slipway.build.assemble import assemble
 from slipway.build.git import Checkout
 from slipway.build.plan import Plan, load_and_decide
-from slipway.errors import TagTakenError
+from slipway.build.publish import Published, free_tag, publish
+from slipway.build.remote import Remote
+from slipway.errors import NetworkError, TagTakenError
 from slipway.image.descriptor import Descriptor
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image
+from slipway.image.reference import Reference
 
 STORE = Path("dist/images")
 
@@ -35,6 +38,7 @@ class Built:
     tag: str
     alias: str
     seconds: float
+    published: Published | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The result for a machine."""
@@ -47,6 +51,7 @@ class Built:
             "bytes": self.image.size,
             "layers": len(self.image.layers),
             "seconds": round(self.seconds, 3),
+            **(self.published.to_json() if self.published else {}),
         }
 
 
@@ -58,6 +63,8 @@ def build(
     *,
     tag: str = "",
     full: bool = False,
+    target: Reference | None = None,
+    push: bool = False,
     say: Callable[[str], None],
 ) -> Built:
     """Build the variant of the checkout around `start`.
@@ -65,19 +72,75 @@ def build(
     Args:
         store_path: the layout store; None for `dist/images` of the checkout.
         tag: an immutable tag of the caller's own instead of the usual one.
+        target: registry and repository whose images serve as a cache; an empty repository means
+            the matrix's.
+        push: publish the image there. Layers that it has already are not brought here then.
     """
     begin = time.perf_counter()
-    store = LayoutStore(store_path or _default_store(start))
-    ci = os.environ.get("CI") == "true" and "SLIPWAY_LOCAL" not in os.environ
-    checkout, plan = load_and_decide(start, variant, store, cache, full=full, ci=ci)
+    store, remote, checkout, plan = _decide(
+        start, variant, store_path, cache, full=full, target=target, push=push, say=say
+    )
     if plan.version.guess:
         say(f"version {plan.version.text} is a guess: {plan.version.guess}")
     say(f"base: {plan.base.origin} ({plan.base.why})")
     say(plan.sentence)
-    image = assemble(checkout, plan, store, cache, say)
-    name = _name(store, plan, image, tag)
-    alias = _move_alias(checkout, store, plan, image)
-    return Built(plan, image, name, alias, time.perf_counter() - begin)
+    made = assemble(checkout, plan, store, cache, say, remote, sparse=push)
+    name = _name(store, plan, made.image, tag, remote if push else None)
+    published = publish(checkout, plan, made, name, remote, store) if remote and push else None
+    alias = _move_alias(checkout, store, plan, made.image)
+    return Built(plan, made.image, name, alias, time.perf_counter() - begin, published)
+
+
+def plan(
+    start: Path,
+    variant: str,
+    store_path: Path | None,
+    cache: Path,
+    *,
+    full: bool = False,
+    target: Reference | None = None,
+    say: Callable[[str], None],
+) -> Plan:
+    """What `build` would do."""
+    *_, decided = _decide(
+        start, variant, store_path, cache, full=full, target=target, push=False, say=say
+    )
+    return decided
+
+
+def _decide(
+    start: Path,
+    variant: str,
+    store_path: Path | None,
+    cache: Path,
+    *,
+    full: bool,
+    target: Reference | None,
+    push: bool,
+    say: Callable[[str], None],
+) -> tuple[LayoutStore, Remote | None, Checkout, Plan]:
+    store = LayoutStore(store_path or _default_store(start))
+    ci = os.environ.get("CI") == "true" and "SLIPWAY_LOCAL" not in os.environ
+    remote = _remote(start, store, target, push) if target else None
+    try:
+        checkout, plan = load_and_decide(start, variant, store, cache, remote, full=full, ci=ci)
+    except NetworkError as error:
+        if push or remote is None:
+            raise
+        say(f"{remote.repository} is not looked into: {error.what}")
+        remote = None
+        checkout, plan = load_and_decide(start, variant, store, cache, full=full, ci=ci)
+    return store, remote, checkout, plan
+
+
+def _remote(start: Path, store: LayoutStore, target: Reference, push: bool) -> Remote:
+    from slipway.build import matrix as matrices
+    from slipway.build.git import find_checkout
+    from slipway.image.registry import Registry
+
+    name = target.repository or matrices.load(find_checkout(start).root).repository
+    registry = Registry(target.registry) if push else Registry(target.registry, attempts=1)
+    return Remote(registry.repository(name), store, publishing=push)
 
 
 def _default_store(start: Path) -> Path:
@@ -86,28 +149,25 @@ def _default_store(start: Path) -> Path:
     return find_checkout(start).root / STORE
 
 
-def _name(store: LayoutStore, plan: Plan, image: Image, tag: str) -> str:
-    """Give the image its immutable tag; a second image of one minute gets the next number."""
+def _name(store: LayoutStore, plan: Plan, image: Image, tag: str, remote: Remote | None) -> str:
+    """Give the image its immutable tag; a second image of one minute gets the next number.
+
+    Args:
+        remote: a repository where the tag must be free as well.
+    """
     if tag:
+        if remote is not None:
+            free_tag(plan, image, remote, tag)
         store.tag(tag, image.descriptor)
         return tag
     if kept := _name_of_before(store, plan, image):
         return kept
-    name = plan.tag
+    name = plan.tag if remote is None else free_tag(plan, image, remote, plan.tag)
     for number in range(2, 100):
         try:
             store.tag(name, image.descriptor)
         except TagTakenError:
-            name = tags.image_tag(
-                plan.branch,
-                plan.commit,
-                ci=plan.ci,
-                moment=plan.moment,
-                dirty=plan.dirty,
-                variant=plan.variant.name,
-                default_variant=plan.matrix.default_variant,
-                number=number,
-            )
+            name = plan.numbered_tag(number)
         else:
             return name
     raise TagTakenError(f"{plan.tag} and 98 numbers after it are taken", "wait a minute")

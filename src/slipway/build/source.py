@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipway.build.git import Checkout, TreeEntry
 from slipway.build.matrix import Engine
@@ -89,8 +89,15 @@ def layers(
     made = []
     for part in parts(checkout, tree, engine, metadata):
         found = find(part.key)
-        made.append(found or _make(checkout, part, engine, metadata, store))
+        if found is not None:
+            made.append(replace(found, created_by=_label(part, engine)))
+        else:
+            made.append(_make(checkout, part, engine, metadata, store))
     return made
+
+
+def _label(part: Part, engine: Engine) -> str:
+    return f"source {engine.package}{f'/{part.name}' if part.name else ''}"
 
 
 def _make(
@@ -130,8 +137,7 @@ def _make(
             else:
                 writer.add(File(path, data, executable=entry.mode == "100755"))
 
-    label = f"source {engine.package}{f'/{part.name}' if part.name else ''}"
-    return write_layer(store, fill, roots=[root], key=part.key, created_by=label)
+    return write_layer(store, fill, roots=[root], key=part.key, created_by=_label(part, engine))
 
 
 def _link(path: str, target: str, root: str) -> Symlink:

@@ -46,7 +46,7 @@ def platform_tags(variant: Variant) -> list[str]:
 
 
 def fetch(lock: Lock, variant: Variant, cache: Path) -> dict[str, Path]:
-    """The wheel of every pin, by name; those that the cache lacks come through pip.
+    """The wheel of every pin of `lock`, by name; those that the cache lacks come through pip.
 
     Which of a pin's files fits the variant is pip's choice, made once and kept beside the files: a
     cache that knows another platform's wheels chooses as an empty one does.
@@ -76,10 +76,15 @@ def fetch(lock: Lock, variant: Variant, cache: Path) -> dict[str, Path]:
     return wheels
 
 
-def _choice(folder: Path, pin: Pin, variant: Variant) -> Path:
-    """The file that notes which wheel pip chose for a pin on the variant's Python and platform."""
+def identity(pin: Pin, variant: Variant) -> str:
+    """What decides which wheel is a pin's on the variant's Python and platform, as a digest."""
     decides = [pin.name, pin.version, sorted(pin.hashes), variant.python, platform_tags(variant)]
-    return folder / "chosen" / sha256(canonical_json(decides)).removeprefix("sha256:")
+    return sha256(canonical_json(decides)).removeprefix("sha256:")
+
+
+def _choice(folder: Path, pin: Pin, variant: Variant) -> Path:
+    """The file that notes which wheel pip chose for a pin."""
+    return folder / "chosen" / identity(pin, variant)
 
 
 def _cached(folder: Path, pin: Pin, variant: Variant) -> Path | None:

@@ -22,6 +22,17 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON for mac
 _full = click.option("--full", is_flag=True, envvar="FULL", help="Make the dependencies anew.")
 
 
+_registry = click.option(
+    "--registry",
+    envvar="SLIPWAY_REGISTRY",
+    default="",
+    help="Host[:port] to push to, and to find deps images in.",
+)
+_repo = click.option(
+    "--repo", default="", help="Repository there.  [default: that of docker/matrix.toml]"
+)
+
+
 @click.group()
 def command() -> None:
     """Plan, build, push and look at images."""
@@ -29,6 +40,13 @@ def command() -> None:
 
 def _say(text: str) -> None:
     click.echo(f"== {text}", err=True)
+
+
+def _target(registry: str, repo: str) -> Any:
+    """Where images are pushed and looked for, or None; an empty repository is the matrix's."""
+    from slipway.image.reference import Reference
+
+    return Reference(repo, registry) if registry else None
 
 
 def _open(store: Path | None) -> Any:
@@ -43,13 +61,18 @@ def _open(store: Path | None) -> Any:
 @_variant
 @_full
 @_store_option
+@_registry
+@_repo
 @_json
-def plan(variant: str, full: bool, store: Path | None, as_json: bool) -> None:
+def plan(
+    variant: str, full: bool, store: Path | None, registry: str, repo: str, as_json: bool
+) -> None:
     """Say what a build would do, and why; builds nothing but a missing base."""
-    from slipway.build.plan import load_and_decide
+    from slipway.build.run import plan as decide
     from slipway.build.wheels import cache_folder
 
-    _, decided = load_and_decide(Path.cwd(), variant, _open(store), cache_folder(), full=full)
+    target = _target(registry, repo)
+    decided = decide(Path.cwd(), variant, store, cache_folder(), full=full, target=target, say=_say)
     if as_json:
         click.echo(json.dumps(decided.to_json(), indent=2))
         return
@@ -64,8 +87,8 @@ def plan(variant: str, full: bool, store: Path | None, as_json: bool) -> None:
 @_full
 @_store_option
 @click.option("--push", is_flag=True, help="Push it to --registry under --repo.")
-@click.option("--registry", envvar="SLIPWAY_REGISTRY", default="", help="Host[:port] to push to.")
-@click.option("--repo", default="", help="Repository there.  [default: that of docker/matrix.toml]")
+@_registry
+@_repo
 @click.option(
     "--docker-archive",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -92,18 +115,18 @@ def build(
         raise UsageError(
             "--push needs to know where to", "name a registry with --registry or SLIPWAY_REGISTRY"
         )
-    built = run(Path.cwd(), variant, store, cache_folder(), tag=tag, full=full, say=_say)
+    built = run(
+        Path.cwd(),
+        variant,
+        store,
+        cache_folder(),
+        tag=tag,
+        full=full,
+        target=_target(registry, repo),
+        push=push,
+        say=_say,
+    )
     result = built.to_json()
-    if push:
-        from slipway.image.reference import Reference
-        from slipway.image.registry import Registry, push_image
-
-        target = Reference(repo or built.plan.matrix.repository, registry)
-        repository = Registry(registry).repository(target.repository)
-        names = [built.tag, *([built.alias] if built.alias else [])]
-        report = push_image(built.image, repository, names)
-        result["pushed"] = str(target.with_tag(built.tag).with_digest(built.image.digest))
-        result["bytes_pushed"] = report.bytes_uploaded
     if docker_archive:
         from slipway.image.archive import write_docker_archive
 
@@ -148,7 +171,9 @@ def base(variant: str, store: Path | None, update: bool) -> None:
     root = find_checkout(Path.cwd()).root
     matrix = matrices.load(root)
     row = matrix.variant(variant or matrix.default_variant)
-    found = bases.ensure(root, _open(store), row, cache_folder(), update=update)
+    images, cache = _open(store), cache_folder()
+    found = bases.choose(root, images, row, cache, update=update)
+    found = bases.fetch(images, row, found, cache)
     click.echo(f"base of {row.name}: {found.origin} ({found.why})\ndigest: {found.digest}")
     if update and bases.record(root, row, found):
         click.echo(f"recorded in {bases.LOCK}")

@@ -174,18 +174,26 @@ class LayoutStore:
 
     # -- images
 
-    def write_image(self, image: Image, tags: Iterable[str] = (), *, move: bool = False) -> None:
+    def write_image(
+        self,
+        image: Image,
+        tags: Iterable[str] = (),
+        *,
+        move: bool = False,
+        sparse: bool = False,
+    ) -> None:
         """Store an image, blobs first, then its names.
 
         Args:
             image: what to store; layers that are not here are copied from their source.
             tags: names to give it.
             move: allow a name that names another digest to move.
+            sparse: copy no layers: the image is known here, and all of it lies elsewhere.
 
         Raises:
             TagTakenError: a tag names another digest and may not move.
         """
-        for layer in image.layers:
+        for layer in () if sparse else image.layers:
             self.copy(layer)
         self.put(image.config_bytes, image.config_descriptor.media_type)
         self.put(image.manifest_bytes, MANIFEST)
