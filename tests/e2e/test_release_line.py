@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from support import reference
-from support.services import compose, free_port, registry, running
+from support.services import compose, free_port, registry, require_program, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -134,6 +134,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
 def test_the_packed_archive_starts_and_answers_like_transformers(
     line: Line, model: Path, tmp_path: Path
 ) -> None:
+    require_program("zstd", "zstd")
     subprocess.run(["tar", "--zstd", "-xf", line.archive, "-C", tmp_path], check=True)
     [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
     subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=folder, check=True)

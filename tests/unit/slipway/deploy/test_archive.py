@@ -14,6 +14,7 @@ import zstandard
 
 from slipway.deploy import archive
 from slipway.errors import IntegrityError, StorageError, UsageError
+from support.services import require_program, tiny_disk
 
 FILES = {"README.md": b"# hello\n", "a.yml": b"name: a\n", ".env.example": b"X=1\n"}
 MTIME = 1_700_000_000
@@ -35,6 +36,7 @@ def test_members_are_sorted_owned_by_root_and_carry_the_given_time() -> None:
 
 
 def test_tar_unpacks_it_and_sha256sum_verifies_it(tmp_path: Path) -> None:
+    require_program("zstd", "zstd")
     path = tmp_path / "a.tar.zst"
     archive.write(path, archive.pack("a-1", FILES, MTIME))
     subprocess.run(["tar", "--zstd", "-xf", path, "-C", tmp_path], check=True)
@@ -119,15 +121,7 @@ def test_a_missing_archive_says_how_one_is_made(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    """/dev/full refuses every write; a file system of one page is the real thing."""
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    try:
+    with tiny_disk(tmp_path / "small", "64k") as small:
         archive.write(small / "kept", b"old")
         with pytest.raises(StorageError) as caught:
             archive.write(small / "kept", os.urandom(1 << 20))
@@ -135,5 +129,3 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
         assert "make room" in caught.value.remedy
         assert [entry.name for entry in small.iterdir()] == ["kept"]
         assert (small / "kept").read_bytes() == b"old"
-    finally:
-        subprocess.run(["umount", str(small)], check=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from slipway.image.descriptor import LAYER_GZIP, Descriptor
 from slipway.image.layer import File, LayerWriter, write_layer
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image, Layer, sha256, with_labels
+from support.services import tiny_disk
 
 
 def layer(store: LayoutStore, content: bytes = b"x") -> Layer:
@@ -198,23 +198,13 @@ def test_a_killed_writers_part_is_swept(store: LayoutStore, tmp_path: Path) -> N
 
 
 @pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one MiB."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("a file system can only be mounted by root")
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True
-    )
-    if done.returncode:
-        pytest.skip(f"no tmpfs here: {done.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with tiny_disk(tmp_path / "disk", "1m") as place:
+        yield place
 
 
-def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tiny_disk: Path) -> None:
-    store = LayoutStore(tiny_disk / "images")
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing(small_disk: Path) -> None:
+    store = LayoutStore(small_disk / "images")
     with pytest.raises(StorageError, match="is full") as caught:
         store.put(os.urandom(1 << 22), LAYER_GZIP)
     assert "df -h" in caught.value.remedy
