@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -90,7 +91,7 @@ def check(root: Path, program: click.Command) -> Checked:
     with tempfile.TemporaryDirectory(prefix="slipway-site-") as folder:
         write(site, Path(folder))
         findings += [Finding("site", what) for what in links.broken(Path(folder))]
-    examples = [one for page in site.pages for one in _examples(root, page)]
+    examples = [one for page in site.pages for one in _examples(root, page, program, known)]
     findings += [one for one in examples if one is not None]
     return Checked(
         tuple(dict.fromkeys(findings)), commands, sum(1 for _ in site.pages), len(examples)
@@ -285,8 +286,13 @@ def _texts(root: Path, page: Page) -> Iterator[Finding]:
             yield Finding(where, f"the source {source} is not in the repository")
 
 
-def _examples(root: Path, page: SitePage) -> Iterator[Finding | None]:
-    """Code of the pages: Python compiles, shell parses. One entry an example."""
+def _examples(
+    root: Path, page: SitePage, program: click.Command, known: Sequence[Known]
+) -> Iterator[Finding | None]:
+    """Code of the pages: Python compiles, shell parses, known programs accept their words.
+
+    One entry an example, None where nothing is wrong.
+    """
     for info, text, line in page.code:
         where = f"{page.source.relative_to(root) if page.source else page.url}:{line}"
         language = info.split(" ")[0]
@@ -299,5 +305,47 @@ def _examples(root: Path, page: SitePage) -> Iterator[Finding | None]:
                 yield None
         elif language in ("bash", "sh"):
             done = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True)
-            reason = f"the example is no shell: {done.stderr.strip()}"
-            yield Finding(where, reason) if done.returncode else None
+            reason = f"the example is no shell: {done.stderr.strip()}" if done.returncode else None
+            reason = reason or next(filter(None, _wrong_words(text, program, known)), None)
+            yield Finding(where, reason) if reason else None
+
+
+def _wrong_words(text: str, program: click.Command, known: Sequence[Known]) -> Iterator[str | None]:
+    """Why `slipway`, `keel serve` or `sglang serve` would refuse a line."""
+    for line in text.replace("\\\n", " ").splitlines():
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            continue  # a quote over several lines: not one of these commands
+        if words[:1] == ["slipway"]:
+            yield _wrong_slipway(words[1:], program)
+        elif words[:2] == ["keel", "serve"]:
+            try:
+                parse(words[2:])
+            except ArgumentError as error:
+                yield error.what
+        elif words[:2] == ["sglang", "serve"]:
+            newest = [one for one in known if one.name == "sglang"][-1:]
+            for number, word in enumerate(words):
+                if word.startswith("--"):
+                    value = words[number + 1 : number + 2]
+                    given = [one for one in value if not one.startswith("--")]
+                    yield wrong_flag(" ".join([word, *given]), newest)
+
+
+def _wrong_slipway(words: list[str], program: click.Command) -> str | None:
+    """Why click would refuse the words; nothing is run."""
+    command = program
+    try:
+        while isinstance(command, click.Group):
+            context = click.Context(command, info_name="slipway")
+            name, found, words = command.resolve_command(context, words)
+            if found is None:
+                return f"slipway has no command {name}"
+            command = found
+        command.make_context("slipway", words)
+    except (click.ClickException, ModuleNotFoundError) as error:
+        return str(error.format_message() if isinstance(error, click.ClickException) else error)
+    except click.exceptions.Exit:
+        return None
+    return None

@@ -169,7 +169,7 @@ def refuse(source: Source, found: list[Problem]) -> None:
 
 
 def load_pages(root: Path) -> dict[str, Page]:
-    """Every recipe below `docs/cookbook/recipes`, by slug, in the order of vendor and name.
+    """Every recipe below `docs/cookbook/recipes`, by slug: those that we run first, then by title.
 
     Raises:
         RecipeError: there is none, or one is wrong.
@@ -179,4 +179,6 @@ def load_pages(root: Path) -> dict[str, Page]:
     if not paths:
         raise RecipeError(f"{folder} has no */*.toml", "add a recipe")
     engines, hardware = load_engines(root), load_hardware(root)
-    return {path.stem: load_page(path, engines, hardware) for path in paths}
+    pages = [load_page(path, engines, hardware) for path in paths]
+    pages.sort(key=lambda page: (page.recipe.status != "run", page.recipe.title))
+    return {page.recipe.slug: page for page in pages}

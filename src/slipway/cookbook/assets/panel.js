@@ -58,7 +58,7 @@
         if (open[group.id]) {
           const reason = open[group.id][input.value];
           input.disabled = reason !== null;
-          if (reason) reasons.add(`${labelOf(group, input.value)}: ${reason}`);
+          if (reason) reasons.add(`${labelOf(group, input.value)}: ${reason}.`);
         } else {
           const tried = { ...choices, [group.id]: input.value };
           input.parentElement.classList.toggle("away", !cookbook.cellFor(recipe, tried));
