@@ -135,7 +135,8 @@ def _table_close(
 def _fence(self: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     token = tokens[index]
     language = token.info.split(" ")[0] if token.info else ""
-    return f'<div class="code"><pre><code>{highlight(token.content, language)}</code></pre></div>\n'
+    code = highlight(token.content, language)
+    return f'<div class="code"><pre tabindex="0"><code>{code}</code></pre></div>\n'
 
 
 def highlight(text: str, language: str) -> str:

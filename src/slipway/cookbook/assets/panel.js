@@ -21,6 +21,7 @@
   const defaults = cookbook.complete(data, {});
   let choices = { ...defaults };
   let shown = "shell";
+  let later = 0;
 
   const labelOf = (group, id) => group.options.find((option) => option.id === id).label;
 
@@ -39,11 +40,13 @@
       Object.assign(settled, best);
       moved.push(why);
     }
+    let open = cookbook.availability(data, settled);
     for (const layer of layers) {
-      const reason = cookbook.availability(data, settled)[layer.id][settled[layer.id]];
+      const reason = open[layer.id][settled[layer.id]];
       if (reason) {
         settled[layer.id] = layer.default;
         moved.push(`${layer.title} is now ${labelOf(layer, layer.default)}: ${reason}`);
+        open = cookbook.availability(data, settled);
       }
     }
     return { settled, moved };
@@ -102,6 +105,7 @@
         const block = document.createElement("div");
         block.className = "code";
         const pre = document.createElement("pre");
+        pre.tabIndex = 0;
         pre.textContent = cookbook.shellWords(words);
         block.append(pre);
         return [heading, block];
@@ -132,7 +136,9 @@
     lines(panel.querySelector(".warnings"), made.warnings);
     lines(panel.querySelector(".notes"), made.notes);
     showCompanions(made);
-    keepAddress();
+    // Once for a burst of changes: browsers limit how often an address may change.
+    clearTimeout(later);
+    later = setTimeout(keepAddress, 0);
   }
 
   function keepAddress() {

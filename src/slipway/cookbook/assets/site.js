@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+  document.documentElement.classList.add("js");
   const stored = (() => {
     try {
       return localStorage.getItem("theme");
