@@ -194,6 +194,7 @@ class WorkerTable:
         if worker is None:
             return
         worker.removed = True
+        self._board.clear(worker.slot)
         worker.upstream.close_idle()
         self.changed()
         for tell in self.on_leave:
