@@ -158,7 +158,9 @@ async def read_request(reader: asyncio.StreamReader) -> Seen | None:
     except asyncio.IncompleteReadError:
         return None
     first, *lines = head[:-4].decode("latin-1").split("\r\n")
-    method, target, _ = first.split(" ")
+    method, target, version = first.split(" ")
+    if version != "HTTP/1.1":
+        return None
     headers = {}
     for line in lines:
         name, _, value = line.partition(": ")

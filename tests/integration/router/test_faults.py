@@ -24,6 +24,7 @@ from support.routing import (
     hang,
     normal,
     raw,
+    reply,
     routing,
     soon,
     stall,
@@ -347,3 +348,18 @@ async def test_a_slow_worker_holds_up_nobody_elses_request() -> None:
         assert time.monotonic() - started < 5
         for client in waiting:
             client.leave()
+
+
+async def test_a_body_that_a_worker_does_not_wait_for_is_no_failure() -> None:
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reply(writer, 413, b'{"error":"too large for me"}')
+        await asyncio.sleep(0.05)
+        writer.close()
+
+    server = await asyncio.start_server(early, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with routing(specs=[WorkerSpec(url, models=("tiny",))]) as running:
+        answer = await ask(running.port, {"model": "tiny", "x": "y" * 5_000_000})
+        assert (answer.status, answer.body) == (413, b'{"error":"too large for me"}')
+    server.close()

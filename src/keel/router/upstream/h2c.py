@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any, cast
 
@@ -102,6 +103,7 @@ class H2Connection(asyncio.Protocol):
         self._waiting: list[H2Stream] = []  # for the connection
         self._streams: dict[int, H2Stream] = {}
         self._owed = 0
+        self._blocked = True  # bodies that wait for a window have nothing new to hope for
         self._going = False  # no new streams
         self._idle_since = time.monotonic()
         config = h2.config.H2Configuration(client_side=True, header_encoding=None)
@@ -254,6 +256,15 @@ class H2Connection(asyncio.Protocol):
             # Of the connection's window at once: a slow client must not hold up the others.
             self._h2.increment_flow_control_window(self._owed)
             self._owed = 0
+        for stream in touched.values():
+            # Not sooner: h2 is ahead of us, and an ended stream has no window.
+            if stream.id in self._streams and not stream.paused and stream.owed >= _GIVE_BACK:
+                self._h2.increment_flow_control_window(stream.owed, stream.id)
+                stream.owed = 0
+        if not self._blocked:
+            self._blocked = True
+            for stream in self._streams.values():
+                self._send_body(stream)
         self._flush()
         for stream in touched.values():
             _deliver(stream)
@@ -273,23 +284,20 @@ class H2Connection(asyncio.Protocol):
                 if (stream := self._streams.get(event.stream_id)) is not None:
                     stream.parts.append(event.data)
                     stream.owed += event.flow_controlled_length
-                    if not stream.paused and stream.owed >= _GIVE_BACK:
-                        self._h2.increment_flow_control_window(stream.owed, stream.id)
-                        stream.owed = 0
                     touched[stream.id] = stream
             case h2.events.StreamEnded():
                 if (stream := self._streams.pop(event.stream_id, None)) is not None:
                     stream.ended = True
                     touched[stream.id] = stream
                     if stream.unsent:  # it answered before it had read everything
-                        self._h2.reset_stream(stream.id, h2.errors.ErrorCodes.NO_ERROR)
+                        with contextlib.suppress(h2.exceptions.ProtocolError):  # or reset it too
+                            self._h2.reset_stream(stream.id, h2.errors.ErrorCodes.NO_ERROR)
             case h2.events.StreamReset():
                 if (stream := self._streams.pop(event.stream_id, None)) is not None:
                     kind = FailureKind.BROKEN if stream.head else FailureKind.RESET
                     _fail(stream, kind, f"the worker reset the stream ({event.error_code})")
             case h2.events.WindowUpdated() | h2.events.RemoteSettingsChanged():
-                for stream in tuple(self._streams.values()):
-                    self._send_body(stream)
+                self._blocked = False
             case h2.events.ConnectionTerminated():
                 self._going = True
                 for number in [n for n in self._streams if n > (event.last_stream_id or 0)]:
