@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
@@ -22,6 +23,8 @@ DOCKER_LAYER_GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 MANIFEST_TYPES = (MANIFEST, INDEX, DOCKER_MANIFEST, DOCKER_INDEX)
 INDEX_TYPES = (INDEX, DOCKER_INDEX)
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,13 @@ class Descriptor:
         """Read the JSON form.
 
         Raises:
-            IntegrityError: a required member is missing or has the wrong type.
+            IntegrityError: a required member is missing or has the wrong type, the size is
+                negative, or the digest is none: stores make file names of it.
         """
         try:
             platform = data.get("platform")
+            if not _DIGEST.fullmatch(data["digest"]) or int(data["size"]) < 0:
+                raise ValueError("no digest, or no size")
             return cls(
                 media_type=str(data["mediaType"]),
                 digest=str(data["digest"]),
