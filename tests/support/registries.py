@@ -62,7 +62,7 @@ class Fault:
     seen: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Seen:
     """A request as it arrived."""
 
@@ -71,6 +71,8 @@ class Seen:
     query: str
     headers: dict[str, str]
     length: int
+    started: float
+    ended: float = 0.0
 
 
 @dataclass
@@ -95,6 +97,7 @@ class FaultyServer(ThreadingHTTPServer):
         self.seen: list[Seen] = []
         self.lock = threading.Lock()
         self.connections = 0
+        self.delay = 0.0  # seconds before each answer
 
     @property
     def host(self) -> str:
@@ -108,6 +111,17 @@ class FaultyServer(ThreadingHTTPServer):
     def methods(self) -> list[str]:
         """The methods of all requests so far, in their order."""
         return [seen.method for seen in self.seen]
+
+    def depth(self) -> int:
+        """How many of the requests so far came one after the other: the longest such chain.
+
+        Exact where `delay` is far longer than the time between two requests that belong together.
+        """
+        count, end = 0, 0.0
+        for seen in sorted(self.seen, key=lambda one: one.ended):
+            if seen.started >= end:
+                count, end = count + 1, seen.ended
+        return count
 
     def get_request(self) -> Any:
         self.connections += 1
@@ -155,29 +169,38 @@ class Handler(BaseHTTPRequestHandler):
         self.taken = 0
         with self.server.lock:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            seen = Seen(self.command, self.url.path, self.url.query, headers, self.left)
+            seen = Seen(
+                self.command, self.url.path, self.url.query, headers, self.left, time.monotonic()
+            )
             self.server.seen.append(seen)
             self.fault = self._choose()
-        fault = self.fault
         try:
-            if fault.status:
-                if fault.early:
-                    self.close_connection = True
-                else:
-                    for _ in self.blocks():
-                        pass
-                self._send(Answer(fault.status, dict(fault.headers), fault.body))
-                return
-            answer = self.answer()
-            for _ in self.blocks():
-                pass
-            if fault.lose_answer:
-                raise CutError
-            if fault.late_status:
-                answer = Answer(fault.late_status)
-            self._send(answer)
+            self._spoil(self.fault)
         except CutError:
             self._reset()
+        finally:
+            seen.ended = time.monotonic()
+
+    def _spoil(self, fault: Fault) -> None:
+        """Answer, in the way that the fault has it."""
+        if self.server.delay:
+            time.sleep(self.server.delay)
+        if fault.status:
+            if fault.early:
+                self.close_connection = True
+            else:
+                for _ in self.blocks():
+                    pass
+            self._send(Answer(fault.status, dict(fault.headers), fault.body))
+            return
+        answer = self.answer()
+        for _ in self.blocks():
+            pass
+        if fault.lose_answer:
+            raise CutError
+        if fault.late_status:
+            answer = Answer(fault.late_status)
+        self._send(answer)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = _serve
 

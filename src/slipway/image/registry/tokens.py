@@ -115,6 +115,8 @@ class Authorizer:
         self._lock = threading.Lock()
         self._challenge = Challenge()
         self._tokens: dict[str, Token] = {}
+        # What the registry said that requests of a scope need, for those where it said so.
+        self._asked: dict[str, str] = {}
 
     def header(self, scope: str) -> str:
         """The header's value for a request that needs `scope`; "" where none is known to be needed.
@@ -149,6 +151,7 @@ class Authorizer:
                     "SLIPWAY_REGISTRY_PASSWORD",
                 )
             self._challenge = chosen
+            self._asked[scope] = chosen.scope
             self._tokens = {
                 held: token
                 for held, token in self._tokens.items()
@@ -197,7 +200,11 @@ class Authorizer:
                 "its token realm must be https (Gitea: ROOT_URL)",
             )
         scopes = scope.split()
-        scopes += [one for one in asked.scope.split() if one not in scopes and "*" not in one]
+        scopes += [
+            one
+            for one in self._asked.get(scope, "").split()
+            if "*" not in one and not covers(scope, one)
+        ]
         query = [("service", asked.service)] if asked.service else []
         if credentials and credentials.identity_token:
             form = [("grant_type", "refresh_token"), ("refresh_token", credentials.identity_token)]
