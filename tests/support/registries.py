@@ -98,6 +98,8 @@ class FaultyServer(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.connections = 0
         self.delay = 0.0  # seconds before each answer
+        self.idle = threading.Condition(self.lock)
+        self.active = 0
 
     @property
     def host(self) -> str:
@@ -122,6 +124,11 @@ class FaultyServer(ThreadingHTTPServer):
             if seen.started >= end:
                 count, end = count + 1, seen.ended
         return count
+
+    def settle(self) -> None:
+        """Return once nothing is under way, not even for clients that have gone."""
+        with self.idle:
+            assert self.idle.wait_for(lambda: not self.active, timeout=30)
 
     def get_request(self) -> Any:
         self.connections += 1
@@ -173,13 +180,17 @@ class Handler(BaseHTTPRequestHandler):
                 self.command, self.url.path, self.url.query, headers, self.left, time.monotonic()
             )
             self.server.seen.append(seen)
+            self.server.active += 1
             self.fault = self._choose()
         try:
             self._spoil(self.fault)
         except CutError:
             self._reset()
         finally:
-            seen.ended = time.monotonic()
+            with self.server.idle:
+                seen.ended = time.monotonic()
+                self.server.active -= 1
+                self.server.idle.notify_all()
 
     def _spoil(self, fault: Fault) -> None:
         """Answer, in the way that the fault has it."""

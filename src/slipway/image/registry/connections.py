@@ -7,7 +7,7 @@ Nothing here knows retries, credentials or registries; a failure is an `OSError`
 from __future__ import annotations
 
 import http.client
-import ipaddress
+import re
 import select
 import socket
 import threading
@@ -26,6 +26,7 @@ STEP_SECONDS = 60.0
 # Bytes per second that a registry is trusted to take in while it checks a blob before it answers.
 _DIGESTING = 20e6
 _BLOCK = 256 << 10
+_LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}")
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,7 @@ class Body:
 def is_loopback(netloc: str) -> bool:
     """Whether `host[:port]` is this machine."""
     name = netloc.rsplit(":", 1)[0] if netloc.count(":") == 1 or "]:" in netloc else netloc
-    name = name.strip("[]")
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    return name in ("localhost", "[::1]", "::1") or _LOOPBACK.fullmatch(name) is not None
 
 
 class Exchange:
