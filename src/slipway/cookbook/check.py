@@ -23,14 +23,13 @@ from slipway.cookbook.flags import (
     wrong_variable,
 )
 from slipway.cookbook.generate import (
+    ChoiceError,
     cell_choices,
     cell_for,
     chosen,
     complete,
     compose,
-    fingerprint,
     generate,
-    parts,
     reachable,
     select,
 )
@@ -83,6 +82,7 @@ def check(root: Path, program: click.Command) -> Checked:
     for page in pages.values():
         findings += _texts(root, page)
         findings += _images(page)
+        findings += _records(root, page)
         count, wrong = _commands(page, known)
         commands += count
         findings += wrong
@@ -124,7 +124,7 @@ def _commands(page: Page, known: Sequence[Known]) -> tuple[int, list[Finding]]:
                 findings |= dict.fromkeys(found)
         found = _composed(page, cell, image, choices, lists[image.reference])
         findings |= dict.fromkeys(found)
-    return count, [*findings, *_companions(page, known), *_records(page)]
+    return count, [*findings, *_companions(page, known)]
 
 
 def _sources(
@@ -189,7 +189,7 @@ def _keel_commands(page: Page) -> tuple[int, list[Finding]]:
                     assert cell is not None  # reachable choices have one
                     where = page.source.at(_origin(page, choices, str(error.what)))
                     findings.append(Finding(where, f"{error.what} ({_named(choices)})"))
-    return count, findings + list(_records(page))
+    return count, findings
 
 
 def _origin(page: Page, choices: dict[str, str], what: str) -> Place:
@@ -247,26 +247,25 @@ def _companions(page: Page, known: Sequence[Known]) -> Iterator[Finding]:
                 yield Finding(where, f"the router has no flag {word}")
 
 
-def _records(page: Page) -> Iterator[Finding]:
+def _records(root: Path, page: Page) -> Iterator[Finding]:
     """Verification records whose command has changed since."""
     valid = 0
-    for index, cell in enumerate(page.recipe.cells):
-        first = {id_: v if isinstance(v, str) else v[0] for id_, v in cell.match.items()}
-        for number, record in enumerate(cell.verified):
-            where = page.source.at(("cells", index, "verified", number))
-            full = complete(page.kitchen, {**first, **record.choices})
-            now = fingerprint(*parts(page.kitchen, cell, full))
-            if now == record.hash:
-                valid += 1
-            else:
-                yield Finding(
-                    where,
-                    f"the record of {record.date} is void: the command is now {now}, it was "
-                    f"{record.hash}",
-                    error=False,
-                )
-            if not _DATE.fullmatch(record.date):
-                yield Finding(where, f"{record.date!r} is no date: YYYY-MM-DD")
+    for number, record in enumerate(page.recipe.verified):
+        where = page.source.at(("verified", number))
+        if not _DATE.fullmatch(record.date):
+            yield Finding(where, f"{record.date!r} is no date: YYYY-MM-DD")
+        if not (root / record.how.split(" ")[0]).is_file():
+            yield Finding(where, f"{record.how!r} is no file of the repository")
+        try:
+            now = generate(page.kitchen, record.choices).hash
+        except ChoiceError as error:
+            yield Finding(where, f"the record's choices have no command: {error.what}")
+            continue
+        if now == record.hash:
+            valid += 1
+        else:
+            what = f"the command is now {now}, it was {record.hash}"
+            yield Finding(where, f"the record of {record.date} is void: {what}", error=False)
     if page.recipe.status == "run" and not valid:
         where = page.source.at(("status",))
         yield Finding(where, "the page says run, and no record holds", error=False)

@@ -141,7 +141,7 @@ def generate(kitchen: Kitchen, choices: Mapping[str, str]) -> Command:
         notes=tuple(notes),
         warnings=tuple(([image.floating] if image.floating else []) + gaps),
         hash=record,
-        verified=next((seal for seal in cell.verified if seal.hash == record), None),
+        verified=next((seal for seal in recipe.verified if seal.hash == record), None),
     )
 
 

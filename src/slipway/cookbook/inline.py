@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from slipway.cookbook.generate import complete, fingerprint, parts
+from slipway.cookbook.generate import cell_for, complete, fingerprint, parts
 from slipway.cookbook.recipe import Kitchen
 
 _EMPTY: tuple[object, ...] = ("", [], {})
 # Only the page's own text shows these; the rule engine does not read them.
-_UNREAD = ("summary", "facts", "figures", "status", "vendor", "engine")
+_UNREAD = ("summary", "facts", "figures", "status", "vendor", "engine", "verified")
 
 
 def inline(kitchen: Kitchen) -> dict[str, Any]:
@@ -24,8 +24,6 @@ def inline(kitchen: Kitchen) -> dict[str, Any]:
     recipe = msgspec.to_builtins(kitchen.recipe)
     for key in _UNREAD:
         recipe.pop(key, None)
-    for cell in recipe["cells"]:
-        cell.pop("verified", None)
     return {
         "recipe": _without_empty(recipe),
         "engine": _without_empty(msgspec.to_builtins(kitchen.engine)),
@@ -36,20 +34,18 @@ def inline(kitchen: Kitchen) -> dict[str, Any]:
 
 def _sealed(kitchen: Kitchen) -> list[dict[str, str]]:
     found = []
-    for cell in kitchen.recipe.cells:
-        for record in cell.verified:
-            first = {
-                id_: value if isinstance(value, str) else value[0]
-                for id_, value in cell.match.items()
-            }
-            full = complete(kitchen, {**first, **record.choices})
-            image, flags, env = parts(kitchen, cell, full)
-            if fingerprint(image, flags, env) == record.hash:
-                key = json.dumps(
-                    [image, flags, sorted(env.items())], separators=(",", ":"), ensure_ascii=False
-                )
-                seal = {"key": key, "hash": record.hash, "date": record.date}
-                found.append(seal | {"hardware": record.hardware, "how": record.how})
+    for record in kitchen.recipe.verified:
+        full = complete(kitchen, record.choices)
+        cell = cell_for(kitchen.recipe, full)
+        if cell is None:
+            continue
+        image, flags, env = parts(kitchen, cell, full)
+        if fingerprint(image, flags, env) == record.hash:
+            key = json.dumps(
+                [image, flags, sorted(env.items())], separators=(",", ":"), ensure_ascii=False
+            )
+            seal = {"key": key, "hash": record.hash, "date": record.date}
+            found.append(seal | {"hardware": record.hardware, "how": record.how})
     return found
 
 

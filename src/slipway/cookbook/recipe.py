@@ -41,7 +41,12 @@ class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keba
 
 
 class Verified(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """A record that a command was run. Void as soon as its hash is no longer the command's."""
+    """A record that a command was run. Void as soon as its hash is no longer the command's.
+
+    Args:
+        choices: what differs from the recipe's defaults.
+        how: what ran it; a file of this repository where there is one.
+    """
 
     hash: str
     date: str
@@ -59,7 +64,6 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keba
     nodes: int = 1
     notes: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
-    verified: tuple[Verified, ...] = ()
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"flags": "with"}):
@@ -177,6 +181,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     cards: tuple[Layer, ...] = ()
     companions: tuple[Companion, ...] = ()
     figures: tuple[Figure, ...] = ()
+    verified: tuple[Verified, ...] = ()
     slug: str = ""
 
     @property

@@ -150,6 +150,8 @@ def _matches(kitchen: Kitchen, recipe: Recipe) -> Iterator[Problem]:
         allowed = only if table == "unavailable" else known
         for index, (match, key) in enumerate(matched):
             yield from _wrong_match(match, (table, index, key), allowed)
+    for index, record in enumerate(recipe.verified):
+        yield from _wrong_match(dict(record.choices), ("verified", index, "choices"), known)
     for index, figure in enumerate(recipe.figures):
         yield from _wrong_match(dict(figure.choices), ("figures", index, "choices"), known)
     yield from _wrong_rules(recipe, known)
