@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipway.build import closure, source, wheels
+from slipway.build import source, wheels
 from slipway.build.git import Checkout
 from slipway.build.plan import COMMIT, DEPENDENCY_KEY, INPUTS, Plan
-from slipway.build.remote import Remote
+from slipway.build.remote import CONFIG_COPY, Remote
 from slipway.errors import LockError, StorageError
 from slipway.image.layer import (
     LAYER_KEY,
@@ -167,6 +167,8 @@ def deps_image(plan: Plan, store: LayoutStore, cache: Path, known: Known, say: S
     missing = [group for group in groups if found[group.label] is None]
     pins = {name: plan.lock.pins[name] for group in missing for name in group.names}
     if missing:
+        from slipway.build import closure
+
         say(f"fetching {len(pins)} locked wheels (those that are not in {cache})")
         files = wheels.fetch(replace(plan.lock, pins=pins), plan.variant, cache)
         closure.check(plan.lock, files, plan.project, plan.engine, plan.variant)
@@ -199,12 +201,13 @@ def deps_image(plan: Plan, store: LayoutStore, cache: Path, known: Known, say: S
         User=USER,
         WorkingDir="/tmp",
     )
+    image = replace(image, created="")
     return replace(
         image,
-        created="",
         annotations={
             DEPENDENCY_KEY: plan.key.value,
             INPUTS: canonical_json(plan.key.inputs).decode(),
+            CONFIG_COPY: image.config_bytes.decode(),
         },
     )
 

@@ -134,8 +134,20 @@ def decide(
     deps_tag = tags.deps_tag(variant.name, key.value)
     moment = moment or datetime.now(UTC)
     branch = checkout.branch()
-    alias = tags.alias(branch, ci=ci, variant=variant.name, default_variant=matrix.default_variant)
-    if remote is not None and (remote.publishing or deps_tag not in store.tags()):
+    default = matrix.default_variant
+    alias = tags.alias(branch, ci=ci, variant=variant.name, default_variant=default)
+    tag = tags.image_tag(
+        branch,
+        commit,
+        ci=ci,
+        moment=moment,
+        dirty=dirty,
+        variant=variant.name,
+        default_variant=default,
+    )
+    if remote is not None and remote.publishing:
+        remote.prefetch([alias, deps_tag, tag])
+    elif remote is not None and deps_tag not in store.tags():
         remote.prefetch([alias, deps_tag])
     path, why = _choose(store, remote, variant, key, deps_tag, alias, full)
     return Plan(
@@ -156,15 +168,7 @@ def decide(
         version=version.describe(checkout, dirty=dirty),
         ci=ci,
         moment=moment,
-        tag=tags.image_tag(
-            branch,
-            commit,
-            ci=ci,
-            moment=moment,
-            dirty=dirty,
-            variant=variant.name,
-            default_variant=matrix.default_variant,
-        ),
+        tag=tag,
         alias=alias,
     )
 

@@ -51,8 +51,8 @@ def free_tag(plan: Plan, image: Image, remote: Remote, wanted: str) -> str:
     """
     name = wanted
     for number in range(2, 100):
-        taken = remote.repository.resolve(name)
-        if taken is None or taken.digest == image.digest:
+        taken = remote.manifest(name)
+        if taken is None or taken.descriptor.digest == image.digest:
             return name
         if not wanted.startswith(tags.stem(plan.branch, plan.commit, ci=plan.ci)):
             break
@@ -83,10 +83,10 @@ def publish(
     image, deps = _mountable(made.image, plan, remote), _mountable(made.deps, plan, remote)
     before = repository.requests
     known = {
-        layer.digest
+        blob.digest
         for name in (plan.alias, plan.deps_tag)
         if (manifest := remote.manifest(name))
-        for layer in manifest.layers
+        for blob in (manifest.config, *manifest.layers)
     }
     report = push_image(image, repository, [tag], known=known)
     there = [layer.descriptor.digest for layer in image.layers]

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from slipway.image.registry import Repository
 
 
+# An annotation with the bytes of the config, which saves a request to whoever has the manifest.
+CONFIG_COPY = "org.slipway.config"
+
+
 @dataclass(frozen=True)
 class Manifest:
     """A manifest as a registry has it; its config was not fetched."""
@@ -87,7 +91,7 @@ class Remote:
         manifest = self.manifest(name)
         if manifest is None:
             return None
-        return read_image(manifest, self._config(manifest.config), self.repository)
+        return read_image(manifest, self._config(manifest), self.repository)
 
     def known_layers(self, name: str) -> dict[str, Layer]:
         """Layers of an image by the keys that we gave them; the config is not needed for it."""
@@ -98,7 +102,11 @@ class Remote:
             if LAYER_KEY in layer.annotations and DIFF_ID in layer.annotations
         }
 
-    def _config(self, config: Descriptor) -> dict[str, Any]:
+    def _config(self, manifest: Manifest) -> dict[str, Any]:
+        config = manifest.config
+        copy = manifest.annotations.get(CONFIG_COPY, "").encode()
+        if sha256(copy) == config.digest:
+            return dict(json.loads(copy))
         if self._store.has(config.digest):
             with self._store.open(config) as file:
                 data = file.read()
