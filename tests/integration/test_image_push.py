@@ -291,3 +291,30 @@ def test_skopeo_reads_what_was_pushed(project: Project, address: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["Digest"] == built.image.digest
+
+
+def test_promotion_and_pruning_in_a_registry(
+    project: Project, address: str, tmp_path: Path
+) -> None:
+    from slipway.build.catalog import Shared, listing, promote
+    from slipway.build.prune import prune
+    from slipway.build.remote import Remote
+
+    def shelf() -> Shared:
+        return Shared(Remote(repository(address), project.store))
+
+    first = push(project, address)
+    project.write("src/tiny/core/work.py", "VALUE = 2\n")
+    project.commit()
+    second = push(project, address)
+    project.write("src/tiny/core/work.py", "VALUE = 3\n")
+    project.commit()
+    third = push(project, address)
+    assert promote(shelf(), first.tag, "v1.0") == first.image.digest
+    with pytest.raises(TagTakenError, match=r"v1\.0 already names"):
+        promote(shelf(), second.tag, "v1.0")
+    prune(shelf(), project.root, keep=0, keep_days=0, dry_run=False)
+    left = {name for row in listing(shelf()) for name in row.names}
+    assert left == {first.tag, "v1.0", third.tag, "main-latest-local"}
+    assert repository(address).resolve(second.tag) is None
+    assert repository(address).resolve(first.plan.deps_tag) is not None

@@ -84,10 +84,11 @@ def build(
         say(f"version {plan.version.text} is a guess: {plan.version.guess}")
     say(f"base: {plan.base.origin} ({plan.base.why})")
     say(plan.sentence)
-    made = assemble(checkout, plan, store, cache, say, remote, sparse=push)
-    name = _name(store, plan, made.image, tag, remote if push else None)
-    published = publish(checkout, plan, made, name, remote, store) if remote and push else None
-    alias = _move_alias(checkout, store, plan, made.image)
+    with store.building():
+        made = assemble(checkout, plan, store, cache, say, remote, sparse=push)
+        name = _name(store, plan, made.image, tag, remote if push else None)
+        published = publish(checkout, plan, made, name, remote, store) if remote and push else None
+        alias = _move_alias(checkout, store, plan, made.image)
     return Built(plan, made.image, name, alias, time.perf_counter() - begin, published)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 MAX_LENGTH = 128
@@ -69,3 +70,40 @@ def alias(branch: str, *, ci: bool, variant: str, default_variant: str) -> str:
 def deps_tag(variant: str, key: str) -> str:
     """The name of the deps image with dependency key `key`."""
     return f"deps-{variant}-{key[:12]}"
+
+
+_IMAGE_TAG = re.compile(
+    r"(?P<slug>.+)-(?P<sha>[0-9a-f]{9})-(?P<origin>ci|local)-(?P<time>\d{8}-\d{4})"
+    r"(?:-(?P<number>\d{1,2}))?(?P<dirty>-dirty)?(?:-(?P<variant>[a-z0-9][a-z0-9.-]*))?"
+)
+_ALIAS = re.compile(r".+-latest(?:-local)?(?:-[a-z0-9][a-z0-9.-]*)?")
+
+
+@dataclass(frozen=True)
+class ImageTag:
+    """What an immutable tag says of its build; `variant` is "" for the default one."""
+
+    slug: str
+    commit: str
+    origin: str
+    moment: datetime
+    variant: str
+
+    @property
+    def line(self) -> tuple[str, str, str]:
+        """Builds of one line replace each other: branch, origin and variant."""
+        return (self.slug, self.origin, self.variant)
+
+
+def parse_image_tag(tag: str) -> ImageTag | None:
+    """Read an immutable tag, or None where it is another name."""
+    match = _IMAGE_TAG.fullmatch(tag)
+    if match is None:
+        return None
+    moment = datetime.strptime(match["time"], "%Y%m%d-%H%M").replace(tzinfo=UTC)
+    return ImageTag(match["slug"], match["sha"], match["origin"], moment, match["variant"] or "")
+
+
+def is_alias(tag: str) -> bool:
+    """Whether a name may move: `<branch>-latest[-local][-<variant>]`."""
+    return _ALIAS.fullmatch(tag) is not None

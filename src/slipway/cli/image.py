@@ -8,29 +8,16 @@ from typing import Any
 
 import click
 
-
-def _store_option(function: Any) -> Any:
-    return click.option(
-        "--store",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Where images lie (an OCI layout).  [default: dist/images of the checkout]",
-    )(function)
-
+from slipway.cli import image_catalog
+from slipway.cli.image_options import as_json_option as _json
+from slipway.cli.image_options import open_store as _open
+from slipway.cli.image_options import registry_option as _registry
+from slipway.cli.image_options import repo_option as _repo
+from slipway.cli.image_options import store_option as _store_option
+from slipway.cli.image_options import target as _target
 
 _variant = click.option("--variant", default="", help="A row of docker/matrix.toml.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 _full = click.option("--full", is_flag=True, envvar="FULL", help="Make the dependencies anew.")
-
-
-_registry = click.option(
-    "--registry",
-    envvar="SLIPWAY_REGISTRY",
-    default="",
-    help="Host[:port] to push to, and to find deps images in.",
-)
-_repo = click.option(
-    "--repo", default="", help="Repository there.  [default: that of docker/matrix.toml]"
-)
 
 
 @click.group()
@@ -38,23 +25,12 @@ def command() -> None:
     """Plan, build, push and look at images."""
 
 
+for _command in image_catalog.COMMANDS:
+    command.add_command(_command)
+
+
 def _say(text: str) -> None:
     click.echo(f"== {text}", err=True)
-
-
-def _target(registry: str, repo: str) -> Any:
-    """Where images are pushed and looked for, or None; an empty repository is the matrix's."""
-    from slipway.image.reference import Reference
-
-    return Reference(repo, registry) if registry else None
-
-
-def _open(store: Path | None) -> Any:
-    from slipway.build.git import find_checkout
-    from slipway.build.run import STORE
-    from slipway.image.layout import LayoutStore
-
-    return LayoutStore(store or find_checkout(Path.cwd()).root / STORE)
 
 
 @command.command()

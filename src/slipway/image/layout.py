@@ -294,11 +294,52 @@ class LayoutStore:
             return True
 
     def untag(self, name: str) -> None:
-        """Forget a name; blobs stay until `gc`."""
+        """Forget a name; blobs stay until `collect`."""
         with self._locked():
             tags = dict(self.tags())
             if tags.pop(name, None) is not None:
                 self._write_index(tags)
+
+    def collect(self) -> int:
+        """Remove blobs that no named image refers to; gives the bytes that this freed.
+
+        Raises:
+            StorageError: a build writes into the store: its blobs get their name last.
+        """
+        freed = 0
+        with self._at_work(fcntl.LOCK_EX | fcntl.LOCK_NB), self._locked():
+            live = set()
+            for descriptor in self.tags().values():
+                live.add(descriptor.digest)
+                image = self.read_image(descriptor.digest)
+                if image is not None:
+                    manifest = self._read_json(descriptor)
+                    live |= {str(manifest["config"]["digest"])}
+                    live |= {layer.descriptor.digest for layer in image.layers}
+            for path in (self.root / "blobs" / "sha256").glob("[0-9a-f]*"):
+                if f"sha256:{path.name}" not in live:
+                    freed += path.stat().st_size
+                    path.unlink()
+        return freed
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Keep `collect` away while blobs are written that nothing names yet."""
+        with self._at_work(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def _at_work(self, mode: int) -> Iterator[None]:
+        with storage_errors(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            with (self.root / ".building").open("w") as file:
+                try:
+                    fcntl.flock(file, mode)
+                except BlockingIOError as error:
+                    raise StorageError(
+                        f"a build is writing into {self.root}", "try again when it is done"
+                    ) from error
+                yield
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
