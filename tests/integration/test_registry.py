@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from slipway.errors import NetworkError, RegistryError
+from slipway.errors import NetworkError, RegistryError, TagTakenError
 from slipway.image.descriptor import EMPTY, LAYER_GZIP, MANIFEST, Platform
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image, Layer, append, canonical_json, sha256
@@ -111,7 +111,7 @@ def test_a_published_tag_stays(host: str, image: Image) -> None:
     repository = Registry(host).repository("team/immutable")
     push_image(image, repository, ["v1"])
     other = replace(image, annotations={"a": "b"})
-    with pytest.raises(RegistryError, match="already names"):
+    with pytest.raises(TagTakenError, match="already names"):
         push_image(other, repository, ["v1"])
     found = repository.resolve("v1")
     assert found is not None

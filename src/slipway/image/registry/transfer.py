@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeVar
 
-from slipway.errors import IntegrityError, RegistryError, SlipwayError
+from slipway.errors import IntegrityError, RegistryError, SlipwayError, TagTakenError
 from slipway.image.descriptor import INDEX_TYPES, MANIFEST, Descriptor, Platform
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image, Layer
@@ -19,6 +19,8 @@ from slipway.image.registry.repository import Bytes, Repository
 
 # A config is JSON; one longer than this (bytes) is not read into memory.
 _CONFIG_LIMIT = 16 << 20
+# Bytes from which sending a blob costs more than asking for it (100 Mbit/s, 80 ms).
+_WORTH_ASKING = 1 << 20
 _BLOB_UNKNOWN = ("MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN", "MANIFEST_INVALID")
 
 _Item = TypeVar("_Item")
@@ -56,18 +58,20 @@ def push_image(
 
     Args:
         tags: the first never moves: it is refused where it names another digest. The others do.
+            None at all publishes the image under its digest alone, as a part of an index.
         immutable: False to let the first move too.
         known: digests that the caller saw in a manifest of this repository; not asked for again,
             unless the registry turns out to lack one.
         progress: told how each layer gets on.
 
     Raises:
-        RegistryError: the first tag is taken, or the registry refused.
+        TagTakenError: the first tag names another image.
+        RegistryError: the registry refused.
         NetworkError: the registry could not be reached, or dropped every attempt.
         IntegrityError: what is there afterwards is not this image, or a blob is damaged.
     """
     before = repository.requests
-    first, *others = tags
+    first, *others = tags or [image.digest]
     target = repository.for_push(
         layer.mount_from.repository for layer in image.layers if layer.mount_from
     )
@@ -119,7 +123,7 @@ class _Push:
         Both at once, since a blob that nothing refers to harms nobody.
 
         Raises:
-            RegistryError: the tag names another digest.
+            TagTakenError: the tag names another digest.
         """
         ours = False
 
@@ -128,7 +132,7 @@ class _Push:
             taken = self._repository.resolve(tag)
             ours = taken is not None and taken.digest == self._image.digest
             if taken is not None and not ours and immutable:
-                raise RegistryError(
+                raise TagTakenError(
                     f"{self._repository}:{tag} already names {taken.digest}, not "
                     f"{self._image.digest}",
                     "a published tag never changes; build again for a new one",
@@ -158,14 +162,15 @@ class _Push:
         """Bring one blob there.
 
         To mount it, be it from this repository itself, says whether it is here, and begins its
-        upload where it is not: one request instead of three.
+        upload where it is not: one request instead of three. A registry that mounts nothing says
+        that it is not here, so before much is sent it is asked once more.
         """
         blob, repository = layer.descriptor, self._repository
         source = layer.mount_from.repository if layer.mount_from else repository.name
         mounted, location = repository.mount(blob.digest, source)
         if mounted:
             self._settle(blob, "present" if source == repository.name else "mounted")
-        elif (source != repository.name or not location) and repository.has_blob(blob.digest):
+        elif blob.size >= _WORTH_ASKING and repository.has_blob(blob.digest):
             self._settle(blob, "present")
         else:
             repository.put_blob(layer, location, lambda done: self._sent(blob, done))

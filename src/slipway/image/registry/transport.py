@@ -27,6 +27,7 @@ from slipway.image.registry.tokens import Authorizer
 __all__ = ["BODY_LIMIT", "Body", "Exchange", "Response", "Transport", "is_loopback"]
 
 BODY_LIMIT = 4 << 20  # bytes of an answer that is read whole (the spec's limit for manifests)
+_ANSWER_SECONDS = 120.0  # for such an answer to arrive, however little comes at a time
 _API_HOSTS = {"docker.io": "registry-1.docker.io"}
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 5
@@ -249,9 +250,12 @@ class Transport:
 def _whole(exchange: Exchange) -> Response:
     """Read an answer's body, within bounds."""
     data = bytearray()
+    deadline = time.monotonic() + _ANSWER_SECONDS
     try:
         while block := exchange.read(min(64 << 10, BODY_LIMIT + 1 - len(data))):
             data += block
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the answer did not end within {_ANSWER_SECONDS:.0f} s")
         if len(data) > BODY_LIMIT:
             raise RegistryError(f"a registry's answer is longer than {BODY_LIMIT >> 20} MiB")
         said = exchange.headers.get("content-length", "")

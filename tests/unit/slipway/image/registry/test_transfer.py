@@ -10,7 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from slipway.errors import IntegrityError, NetworkError, RegistryError, SlipwayError
+from slipway.errors import (
+    IntegrityError,
+    NetworkError,
+    RegistryError,
+    SlipwayError,
+    TagTakenError,
+)
 from slipway.image.descriptor import INDEX, MANIFEST, Descriptor, Platform
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image, append, canonical_json
@@ -109,7 +115,7 @@ def test_an_immutable_tag_stays(
 ) -> None:
     first = make_image(b"one")
     push_image(first, repository, ["v1", "latest"])
-    with pytest.raises(RegistryError, match="v1 already names"):
+    with pytest.raises(TagTakenError, match="v1 already names"):
         push_image(make_image(b"two"), repository, ["v1", "latest"])
     assert {named(server, "v1"), named(server, "latest")} == {first.digest}
 
@@ -171,15 +177,29 @@ def test_a_mount_that_is_declined_becomes_an_upload(
     assert named(server, "v1") == image.digest
 
 
-def test_a_layer_that_is_there_is_not_sent_where_nothing_can_be_mounted(
-    server: MemoryRegistry, repository: Repository, make_image: MakeImage
+@pytest.mark.parametrize("mount_from", [None, Reference("base/debian", "x")])
+def test_a_large_layer_that_is_there_is_not_sent_where_nothing_can_be_mounted(
+    server: MemoryRegistry,
+    repository: Repository,
+    make_image: MakeImage,
+    mount_from: Reference | None,
 ) -> None:
-    image = make_image(b"base" * 100)
-    server.put_blob("team/keel", b"base" * 100)
-    source = Reference("base/debian", server.host)
-    image = replace(image, layers=(replace(image.layers[0], mount_from=source),))
+    server.mounts = False
+    image = make_image(b"base" * (1 << 18))
+    server.put_blob("team/keel", b"base" * (1 << 18))
+    image = replace(image, layers=(replace(image.layers[0], mount_from=mount_from),))
     report = push_image(image, repository, ["v1"])
     assert report.bytes_uploaded == len(image.config_bytes)
+    assert report.blobs_present == 1
+
+
+def test_an_image_may_have_no_tag(
+    server: MemoryRegistry, repository: Repository, make_image: MakeImage
+) -> None:
+    image = make_image(b"one")
+    push_image(image, repository, [])
+    assert repository.resolve(image.digest) is not None
+    assert server.tags == {}
 
 
 def test_one_token_serves_a_whole_push(

@@ -10,6 +10,7 @@ from email.utils import formatdate
 import pytest
 
 from slipway.errors import NetworkError, RegistryError
+from slipway.image.registry import transport as transports
 from slipway.image.registry.auth import Credentials
 from slipway.image.registry.connections import is_loopback
 from slipway.image.registry.failures import DroppedError, RefusedError
@@ -123,6 +124,15 @@ def test_nobody_listening_is_said_with_the_address() -> None:
 def test_an_answer_without_an_end_is_not_read(server: MemoryRegistry, transport: Transport) -> None:
     server.fault(status=200, body=b"x" * (BODY_LIMIT + 1))
     with pytest.raises(RegistryError, match="4 MiB"):
+        get(transport)
+
+
+def test_an_answer_that_trickles_has_a_bound(
+    server: MemoryRegistry, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transports, "_ANSWER_SECONDS", 0.05)
+    server.fault(status=200, body=b"x" * (1 << 20), pause=0.02, times=99)
+    with pytest.raises(DroppedError, match="did not end"):
         get(transport)
 
 
