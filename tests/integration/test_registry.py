@@ -5,12 +5,17 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
 import os
 import shutil
+import socket
 import subprocess
 import tarfile
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -41,6 +46,8 @@ QUICK = Retries(attempts=4, pause=0.01, longest=0.05)
 def _nobody_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("", "_USERNAME", "_PASSWORD"):
         monkeypatch.delenv(f"SLIPWAY_REGISTRY{name}", raising=False)
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
@@ -209,6 +216,81 @@ def test_tls_is_spoken_where_the_certificate_is_trusted(
         push_image(image, repository, ["v1"])
         pulled = pull_image(repository, "v1", LayoutStore(tmp_path / "other"), AMD64)
         assert pulled.digest == image.digest
+
+
+def test_a_proxy_is_gone_through_where_the_environment_names_one(
+    image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        tls_registry(tmp_path / "registry") as (host, certificate),
+        tunnelling_proxy(host) as (proxy, asked),
+    ):
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        monkeypatch.setenv("HTTPS_PROXY", f"http://ann:s%20cret@{proxy}")
+        repository = Registry("registry.test").repository("team/keel")
+        push_image(image, repository, ["v1"])
+        assert repository.tags() == ["v1"]
+        credentials = Credentials("ann", "s cret").basic
+        assert set(asked) == {("CONNECT registry.test:443", credentials)}
+        monkeypatch.setenv("NO_PROXY", "example, .test")
+        with pytest.raises(NetworkError):
+            Registry("registry.test", retries=QUICK).repository("team/keel").tags()
+        assert Registry(host, insecure=False).repository("team/keel").tags() == ["v1"]
+
+
+@contextmanager
+def tunnelling_proxy(upstream: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """An HTTP proxy whose tunnels all lead to `upstream`; also gives what it was asked."""
+    asked: list[tuple[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            asked.append((f"CONNECT {self.path}", self.headers.get("Proxy-Authorization", "")))
+            self.send_response(200)
+            self.end_headers()
+            host, _, port = upstream.partition(":")
+            with socket.create_connection((host, int(port))) as there:
+                back = threading.Thread(target=_pump, args=(there, self.connection), daemon=True)
+                back.start()
+                _pump(self.connection, there)
+                back.join()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        server.daemon_threads = True
+        yield f"127.0.0.1:{server.server_address[1]}", asked
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while block := source.recv(65536):
+            target.sendall(block)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_no_secret_is_logged_shown_or_raised(
+    image: Image, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with token_registry(tmp_path / "registry") as (host, _):
+        registry = Registry(host, credentials=ANN, retries=QUICK)
+        repository = registry.repository("team/keel")
+        push_image(image, repository, ["v1"])
+        token = registry.transport._authorizer.header("repository:team/keel:pull").split()[1]
+        with serving(FaultProxy(host)) as proxy:
+            echo = f"you sent Bearer {token} and {ANN.basic}".encode()
+            proxy.fault(status=400, body=echo, times=9)
+            registry.transport._root = f"http://{proxy.host}/"
+            with pytest.raises(RegistryError) as caught:
+                repository.tags()
+    shown = (
+        f"{caught.value.what} {caught.value.remedy} {registry!r} {repository!r} {vars(registry)}"
+    )
+    for secret in (PASSWORD, token, ANN.basic.removeprefix("Basic ")):
+        assert secret not in shown + caplog.text
 
 
 def test_plain_http_behind_an_https_name_is_said_so(host: str) -> None:

@@ -149,12 +149,17 @@ def token_registry(folder: Path) -> Iterator[tuple[str, TokenServer]]:
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A key and a certificate of its own for 127.0.0.1, by openssl."""
+    """A key and a certificate of its own for 127.0.0.1 and registry.test, by openssl."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed (apt-get install openssl)")
     key, certificate = folder / "key.pem", folder / "cert.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command += [
+        "-subj",
+        "/CN=127.0.0.1",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1,DNS:registry.test",
+    ]
     command += ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True)
     return key, certificate

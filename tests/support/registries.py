@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 _BLOCK = 64 << 10
-Server = TypeVar("Server", bound="FaultyServer")
+Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
 @dataclass

@@ -7,6 +7,7 @@ Nothing here knows retries, credentials or registries; a failure is an `OSError`
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import select
 import socket
@@ -48,6 +49,30 @@ def is_loopback(netloc: str) -> bool:
     """Whether `host[:port]` is this machine."""
     name = netloc.rsplit(":", 1)[0] if netloc.count(":") == 1 or "]:" in netloc else netloc
     return name in ("localhost", "[::1]", "::1") or _LOOPBACK.fullmatch(name) is not None
+
+
+def _proxy(netloc: str) -> tuple[str, dict[str, str]]:
+    """The proxy that `HTTPS_PROXY` and `NO_PROXY` name for a host, and what it is to be told.
+
+    Gives "" for none; loopback has none. Plain HTTP, which is for hosts nearby, never has.
+    """
+    names = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+    if is_loopback(netloc) or not any(os.environ.get(name) for name in names):
+        return "", {}
+    from base64 import b64encode
+    from urllib.parse import unquote, urlsplit
+    from urllib.request import getproxies_environment, proxy_bypass
+
+    proxies = getproxies_environment()
+    chosen = proxies.get("https") or proxies.get("all") or ""
+    parts = urlsplit(chosen if "://" in chosen else f"http://{chosen}")
+    if not parts.hostname or proxy_bypass(netloc, proxies):
+        return "", {}
+    headers = {}
+    if parts.username is not None:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Proxy-Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+    return parts.netloc.rpartition("@")[2], headers
 
 
 class Exchange:
@@ -170,9 +195,13 @@ class Pool:
         scheme, netloc = origin
         connection: http.client.HTTPConnection
         if scheme == "https":
+            tls = self._tls_context()
+            proxy, headers = _proxy(netloc)
             connection = http.client.HTTPSConnection(
-                netloc, timeout=CONNECT_SECONDS, context=self._tls_context()
+                proxy or netloc, timeout=CONNECT_SECONDS, context=tls
             )
+            if proxy:
+                connection.set_tunnel(netloc, headers=headers)
         else:
             connection = http.client.HTTPConnection(netloc, timeout=CONNECT_SECONDS)
         try:
