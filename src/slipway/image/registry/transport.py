@@ -157,10 +157,6 @@ class Transport:
         """The attempts of one request, or of one upload."""
         return Backoff(replace(self.retries, attempts=tries) if tries else self.retries)
 
-    def redact(self, text: str) -> str:
-        """`text` without our secrets."""
-        return self._authorizer.redact(text)
-
     def close(self) -> None:
         """Close the kept connections."""
         self._pool.close()
@@ -225,17 +221,20 @@ class Transport:
         location = answer.header("location")
         target = urljoin(url, location) if _URL.fullmatch(location) else ""
         if redirects > _MOST_REDIRECTS:
-            raise RegistryError(f"{self.host} redirects in a circle, lastly to {location[:80]!r}")
+            raise RegistryError(
+                f"{self.host} redirects in a circle, lastly to {location.partition('?')[0][:80]!r}"
+            )
         if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).netloc:
-            raise RegistryError(f"{self.host} redirects to what is no address: {location[:80]!r}")
+            raise RegistryError(
+                f"{self.host} redirects to what is no address: {location.partition('?')[0][:80]!r}"
+            )
         return target
 
     def _refusal(self, method: str, url: str, answer: Response) -> RefusedError:
         host = self.host if _origin(url) == _origin(self._root) else urlsplit(url).netloc
-        error = refusal(host, method, url, answer.status, answer.body, answer.header("retry-after"))
-        return RefusedError(
-            self.redact(error.what), error.remedy, error.status, error.code, error.retry_after
-        )
+        # Before it is cut to what is shown, so that no part of a secret is left.
+        said = self._authorizer.redact(answer.body.decode(errors="replace")).encode()
+        return refusal(host, method, url, answer.status, said, answer.header("retry-after"))
 
     def _fetch(
         self, method: str, url: str, headers: Mapping[str, str], data: bytes | None
