@@ -318,3 +318,25 @@ def test_promotion_and_pruning_in_a_registry(
     assert left == {first.tag, "v1.0", third.tag, "main-latest-local"}
     assert repository(address).resolve(second.tag) is None
     assert repository(address).resolve(first.plan.deps_tag) is not None
+
+
+def test_ci_attaches_sbom_and_provenance(
+    project: Project, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from slipway.build import attest
+
+    monkeypatch.setenv("CI", "true")
+    built = push(project, address)
+    again = push(project, address)
+    assert again.image.digest == built.image.digest
+    there = repository(address)
+    assert attest.attached(there, built.image.digest, attest.SBOM) == [attest.sbom(built.image)]
+    [statement] = attest.attached(there, built.image.digest, attest.PROVENANCE)
+    assert statement == attest.provenance(built.image, built.plan)
+
+
+def test_a_workstation_attaches_only_on_request(project: Project, address: str) -> None:
+    built = push(project, address)
+    assert repository(address).referrers(built.image.digest) == []
+    push(project, address, attest=True)
+    assert len(repository(address).referrers(built.image.digest)) == 2

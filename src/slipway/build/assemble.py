@@ -18,6 +18,7 @@ from slipway.build.git import Checkout
 from slipway.build.plan import COMMIT, DEPENDENCY_KEY, INPUTS, Plan
 from slipway.build.remote import CONFIG_COPY, Remote
 from slipway.errors import LockError, StorageError
+from slipway.image.contents import Package, note_packages
 from slipway.image.layer import (
     LAYER_KEY,
     File,
@@ -280,14 +281,18 @@ def wheel_groups(plan: Plan) -> list[WheelGroup]:
 def _wheel_layer(
     plan: Plan, store: LayoutStore, files: Mapping[str, Path], group: WheelGroup
 ) -> Layer:
-    def fill(writer: LayerWriter) -> None:
-        from slipway.build.unpack import unpack
+    from slipway.build.unpack import unpack
 
-        unpack((files[name] for name in group.names), plan.engine, plan.variant, writer)
+    installed: list[Package] = []
+
+    def fill(writer: LayerWriter) -> None:
+        paths = (files[name] for name in group.names)
+        installed.extend(unpack(paths, plan.engine, plan.variant, writer))
 
     root = plan.engine.venv.lstrip("/")
     created_by = f"wheels: {group.label}"
-    return write_layer(store, fill, roots=[root], key=group.key, created_by=created_by)
+    layer = write_layer(store, fill, roots=[root], key=group.key, created_by=created_by)
+    return note_packages(layer, installed)
 
 
 def _skeleton(plan: Plan, store: LayoutStore, known: Known) -> Layer:
@@ -322,4 +327,5 @@ def _skeleton(plan: Plan, store: LayoutStore, known: Known) -> Layer:
             writer.add(entry)
 
     parent = engine.root.lstrip("/").rpartition("/")[0]
-    return write_layer(store, fill, roots=[parent, venv], key=key, created_by=created_by)
+    layer = write_layer(store, fill, roots=[parent, venv], key=key, created_by=created_by)
+    return note_packages(layer, [])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from slipway.build import tags
+from slipway.build import attest, tags
 from slipway.build.git import Checkout
 from slipway.build.plan import COMMIT, DEPENDENCY_KEY
 from slipway.build.remote import Remote
 from slipway.errors import IntegrityError, RepositoryError, TagTakenError, UsageError
 from slipway.image import contents
-from slipway.image.descriptor import Descriptor
 from slipway.image.layer import LAYER_KEY
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image, Layer
@@ -69,6 +68,10 @@ class Local:
         self.store.tag(to, image.descriptor, move=move)
         return image.digest
 
+    def sboms(self, image: Image) -> list[dict[str, Any]]:
+        """What the descriptors of the layers note."""
+        return [attest.sbom(image)]
+
 
 @dataclass(frozen=True)
 class Shared:
@@ -108,6 +111,11 @@ class Shared:
         if taken is None or taken.digest != descriptor.digest:
             repository.put_manifest(data, descriptor.media_type, to)
         return descriptor.digest
+
+    def sboms(self, image: Image) -> list[dict[str, Any]]:
+        """What the descriptors of the layers note, and what is attached."""
+        theirs = attest.attached(self.remote.repository, image.digest, attest.SBOM)
+        return [attest.sbom(image), *theirs]
 
 
 def must(shelf: Shelf, name: str) -> Image:
@@ -268,11 +276,13 @@ def _lines(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]
             yield f"{sign} {key} {(after if sign == '+' else before)[key]}"
 
 
-def verify(image: Image, checkout: Checkout | None) -> list[str]:
+def verify(
+    image: Image, checkout: Checkout | None, sboms: Iterable[Mapping[str, Any]] = ()
+) -> list[str]:
     """What is wrong with an image; empty where nothing is. Every layer is read.
 
-    Its labels are held against git (the commit exists, was made when the image says, and has the
-    very source), its packages against each other.
+    Its labels are held against git (the commit exists and has the very source), its SBOMs against
+    what the layers install.
     """
     wrong = []
     try:
@@ -287,6 +297,11 @@ def verify(image: Image, checkout: Checkout | None) -> list[str]:
     version = labels.get("org.opencontainers.image.version", "")
     if version and version not in {package.version for package in installed.values()}:
         wrong.append(f"the label says version {version}, and no package of the image has it")
+    noted = [layer for layer in image.layers if contents.noted_packages(layer) is not None]
+    # A foreign base has no notes, and its packages stand in no SBOM.
+    itemised = tree if len(noted) == len(image.layers) else contents.read(noted)
+    for bom in sboms:
+        wrong += attest.against_layers(bom, itemised)
     if checkout is not None and labels.get(COMMIT):
         wrong += _against_git(image, tree, checkout, dirty="dirty" in version)
     return wrong
@@ -327,8 +342,3 @@ def _against_git(
         f"{path} {names[sign]} commit {commit[:9]}"
         for sign, path in contents.changes(expected, found)
     ]
-
-
-def referrers(remote: Remote, image: Image) -> list[Descriptor]:
-    """What is attached to an image in a registry: SBOM, provenance, signatures."""
-    return remote.repository.referrers(image.digest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipway.build import base as bases
 from slipway.build import tags
@@ -15,6 +15,9 @@ from slipway.errors import TagTakenError
 from slipway.image.descriptor import MANIFEST
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image
+
+if TYPE_CHECKING:
+    from slipway.image.registry.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,15 @@ def publish(
     tag: str,
     remote: Remote,
     store: LayoutStore,
+    *,
+    attest: bool = False,
+    progress: Progress | None = None,
 ) -> Published:
     """Push an image under `tag`, share its deps image and base, and move the alias.
+
+    Args:
+        attest: attach SBOM and provenance before the alias moves.
+        progress: told how the layers get on.
 
     Raises:
         RegistryError: the registry refused.
@@ -88,11 +98,15 @@ def publish(
         if (manifest := remote.manifest(name))
         for blob in (manifest.config, *manifest.layers)
     }
-    report = push_image(image, repository, [tag], known=known)
+    report = push_image(image, repository, [tag], known=known, progress=progress)
     there = [layer.descriptor.digest for layer in image.layers]
     if remote.manifest(plan.deps_tag) is None:
         push_image(deps, repository, [plan.deps_tag], known=there)
         _share_base(plan, remote, store, there)
+    if attest:
+        from slipway.build.attest import attach_all
+
+        attach_all(repository, image, plan)
     alias = _move_alias(checkout, plan, image, remote)
     return Published(
         f"{repository}:{tag}@{image.digest}",

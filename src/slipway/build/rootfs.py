@@ -16,7 +16,7 @@ from slipway.image.layout import LayoutStore, storage_errors
 from slipway.image.model import Image, Layer
 
 # Part of a rootfs's name: change it when equal settings make another rootfs.
-_RECIPE = 2
+_RECIPE = 3
 
 # What nobody reads inside a container.
 _EXCLUDED = ("doc", "man", "info", "locale", "lintian", "bash-completion")
@@ -47,12 +47,18 @@ def make(store: LayoutStore, variant: Variant, rootfs: Rootfs, cache: Path) -> I
                 "os": variant.platforms[0].os,
                 "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]},
             },
-            layers=(_debootstrap(kept, variant, rootfs),),
+            layers=(_itemised(_debootstrap(kept, variant, rootfs)),),
         )
         kept.write_image(image, [origin], move=True)
     for layer in image.layers:
         _share(kept, store, layer.descriptor)
     return replace(image, layers=tuple(replace(layer, source=store) for layer in image.layers))
+
+
+def _itemised(layer: Layer) -> Layer:
+    from slipway.image import contents
+
+    return contents.note_packages(layer, contents.packages(contents.read([layer])))
 
 
 def _share(source: LayoutStore, target: LayoutStore, blob: Descriptor) -> None:

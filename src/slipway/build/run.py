@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipway.build import tags
 from slipway.build.assemble import assemble
@@ -20,6 +20,9 @@ from slipway.image.descriptor import Descriptor
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image
 from slipway.image.reference import Reference
+
+if TYPE_CHECKING:
+    from slipway.image.registry.progress import Progress
 
 STORE = Path("dist/images")
 
@@ -65,6 +68,8 @@ def build(
     full: bool = False,
     target: Reference | None = None,
     push: bool = False,
+    attest: bool | None = None,
+    progress: Progress | None = None,
     say: Callable[[str], None],
 ) -> Built:
     """Build the variant of the checkout around `start`.
@@ -75,6 +80,8 @@ def build(
         target: registry and repository whose images serve as a cache; an empty repository means
             the matrix's.
         push: publish the image there. Layers that it has already are not brought here then.
+        attest: attach SBOM and provenance to what is pushed; by default in CI.
+        progress: told how a push gets on.
     """
     begin = time.perf_counter()
     store, remote, checkout, plan = _decide(
@@ -87,7 +94,18 @@ def build(
     with store.building():
         made = assemble(checkout, plan, store, cache, say, remote, sparse=push)
         name = _name(store, plan, made.image, tag, remote if push else None)
-        published = publish(checkout, plan, made, name, remote, store) if remote and push else None
+        published = None
+        if remote is not None and push:
+            published = publish(
+                checkout,
+                plan,
+                made,
+                name,
+                remote,
+                store,
+                attest=plan.ci if attest is None else attest,
+                progress=progress,
+            )
         alias = _move_alias(checkout, store, plan, made.image)
     return Built(plan, made.image, name, alias, time.perf_counter() - begin, published)
 

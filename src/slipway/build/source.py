@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from slipway.build.git import Checkout, TreeEntry
 from slipway.build.matrix import Engine
 from slipway.errors import RepositoryError
+from slipway.image.contents import Package, note_packages
 from slipway.image.layer import File, LayerWriter, Symlink, layer_key, safe_path, write_layer
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Layer
@@ -137,7 +138,9 @@ def _make(
             else:
                 writer.add(File(path, data, executable=entry.mode == "100755"))
 
-    return write_layer(store, fill, roots=[root], key=part.key, created_by=_label(part, engine))
+    layer = write_layer(store, fill, roots=[root], key=part.key, created_by=_label(part, engine))
+    own = [] if part.name else [Package.from_metadata(metadata[0].data.decode())]
+    return note_packages(layer, own)
 
 
 def _link(path: str, target: str, root: str) -> Symlink:

@@ -25,6 +25,7 @@ from installer.utils import Scheme, construct_record_file, fix_shebang
 
 from slipway.build.matrix import Engine, Variant
 from slipway.errors import IntegrityError
+from slipway.image.contents import Package
 from slipway.image.layer import File, LayerWriter, safe_path
 
 if TYPE_CHECKING:
@@ -36,8 +37,12 @@ MAX_GROWTH = 200
 _SMALL = 32 << 20
 
 
-def unpack(wheels: Iterable[Path], engine: Engine, variant: Variant, writer: LayerWriter) -> None:
+def unpack(
+    wheels: Iterable[Path], engine: Engine, variant: Variant, writer: LayerWriter
+) -> list[Package]:
     """Install wheels into the image's virtual environment, as entries of one layer.
+
+    Gives what was installed.
 
     Launchers, data files and RECORD are as pip would have them (the `installer` library does it).
 
@@ -45,6 +50,7 @@ def unpack(wheels: Iterable[Path], engine: Engine, variant: Variant, writer: Lay
         IntegrityError: a wheel is damaged, holds a link or a path that leaves its folder, or two
             wheels hold one file.
     """
+    installed = []
     for path in wheels:
         try:
             with zipfile.ZipFile(path) as archive:
@@ -54,9 +60,12 @@ def unpack(wheels: Iterable[Path], engine: Engine, variant: Variant, writer: Lay
                     if stat.S_ISLNK(item.external_attr >> 16):
                         raise IntegrityError(f"{path.name} holds a link: {item.filename!r}")
                 destination = _Destination(engine, variant, writer, path.name, archive)
-                installer.install(WheelFile(archive), destination, {"INSTALLER": b"slipway\n"})
+                wheel = WheelFile(archive)
+                installer.install(wheel, destination, {"INSTALLER": b"slipway\n"})
+                installed.append(Package.from_metadata(wheel.read_dist_info("METADATA")))
         except (zipfile.BadZipFile, InstallerError, ValueError, KeyError) as error:
             raise IntegrityError(f"{path.name} is not a usable wheel: {error}") from error
+    return installed
 
 
 def _check_growth(path: Path, archive: zipfile.ZipFile) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from slipway.cli.image_options import registry_option as _registry
 from slipway.cli.image_options import repo_option as _repo
 from slipway.cli.image_options import store_option as _store_option
 from slipway.cli.image_options import target as _target
+
+if TYPE_CHECKING:
+    from slipway.image.registry.progress import Progress
 
 _variant = click.option("--variant", default="", help="A row of docker/matrix.toml.")
 _full = click.option("--full", is_flag=True, envvar="FULL", help="Make the dependencies anew.")
@@ -31,6 +34,14 @@ for _command in image_catalog.COMMANDS:
 
 def _say(text: str) -> None:
     click.echo(f"== {text}", err=True)
+
+
+def _progress() -> Progress:
+    import sys
+
+    from slipway.image.registry.progress import reporter
+
+    return reporter(sys.stderr)
 
 
 @command.command()
@@ -63,6 +74,11 @@ def plan(
 @_full
 @_store_option
 @click.option("--push", is_flag=True, help="Push it to --registry under --repo.")
+@click.option(
+    "--attest/--no-attest",
+    default=None,
+    help="Attach SBOM and provenance to what is pushed.  [default: in CI]",
+)
 @_registry
 @_repo
 @click.option(
@@ -77,6 +93,7 @@ def build(
     full: bool,
     store: Path | None,
     push: bool,
+    attest: bool | None,
     registry: str,
     repo: str,
     docker_archive: Path | None,
@@ -100,6 +117,8 @@ def build(
         full=full,
         target=_target(registry, repo),
         push=push,
+        attest=attest,
+        progress=_progress() if push else None,
         say=_say,
     )
     result = built.to_json()

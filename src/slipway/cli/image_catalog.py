@@ -135,13 +135,14 @@ def diff(
 @_where
 @as_json_option
 def verify(name: str, store: Path | None, registry: str, repo: str, as_json: bool) -> None:
-    """Read every layer of an image, and hold it against its digests, its labels and git."""
+    """Read every layer of an image, and hold it against digests, labels, SBOM and git."""
     from slipway.build.catalog import must
     from slipway.build.catalog import verify as judge
     from slipway.build.git import find_checkout
 
-    image = must(_shelf(store, registry, repo), name)
-    wrong = judge(image, find_checkout(Path.cwd()))
+    shelf = _shelf(store, registry, repo)
+    image = must(shelf, name)
+    wrong = judge(image, find_checkout(Path.cwd()), shelf.sboms(image))
     if as_json:
         click.echo(json.dumps({"digest": image.digest, "wrong": wrong}, indent=2))
     elif not wrong:
@@ -181,4 +182,17 @@ def prune(
         click.echo(f"{does:<9}{', '.join(verdict.names)} ({verdict.why})")
 
 
-COMMANDS = (list_images, inspect, promote, diff, verify, prune)
+@click.command()
+@click.argument("name")
+@click.option("--deep", is_flag=True, help="Read every layer, those of a foreign base too.")
+@_where
+def sbom(name: str, deep: bool, store: Path | None, registry: str, repo: str) -> None:
+    """Print an image's software bill of materials (CycloneDX)."""
+    from slipway.build.attest import sbom as bill
+    from slipway.build.catalog import must
+
+    image = must(_shelf(store, registry, repo), name)
+    click.echo(json.dumps(bill(image, deep=deep), indent=2))
+
+
+COMMANDS = (list_images, inspect, promote, diff, verify, prune, sbom)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from email.parser import HeaderParser
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO, cast
 
 from slipway.errors import IntegrityError
 from slipway.image.descriptor import LAYER_ZSTD
-from slipway.image.model import Layer
+from slipway.image.model import Layer, canonical_json
+
+# Annotation of a layer's descriptor: the packages that it installs, as JSON.
+PACKAGES = "org.slipway.packages"
 
 OPAQUE = ".wh..wh..opq"
 WHITEOUT = ".wh."
@@ -43,8 +46,28 @@ class Package:
     version: str
     licence: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.version}"
+    @classmethod
+    def from_metadata(cls, text: str) -> Package:
+        """Read a Python distribution's METADATA."""
+        from email.parser import HeaderParser
+
+        metadata = HeaderParser().parsestr(text)
+        name = re.sub(r"[-_.]+", "-", str(metadata.get("Name", ""))).lower()
+        licence = str(metadata.get("License-Expression") or "")
+        return cls("pypi", name, str(metadata.get("Version", "")), licence)
+
+
+def note_packages(layer: Layer, found: Iterable[Package]) -> Layer:
+    """`layer` with what it installs in its descriptor, so that a manifest alone tells it."""
+    listed = sorted([p.kind, p.name, p.version, p.licence] for p in found)
+    notes = {**layer.descriptor.annotations, PACKAGES: canonical_json(listed).decode()}
+    return replace(layer, descriptor=replace(layer.descriptor, annotations=notes))
+
+
+def noted_packages(layer: Layer) -> list[Package] | None:
+    """What `note_packages` wrote, or None where the layer is not known that well."""
+    text = layer.descriptor.annotations.get(PACKAGES)
+    return None if text is None else [Package(*entry) for entry in json.loads(text)]
 
 
 @dataclass
@@ -81,10 +104,7 @@ def packages(tree: Tree) -> list[Package]:
         if path == _DPKG:
             found |= set(_debian(text))
         else:
-            metadata = HeaderParser().parsestr(text)
-            licence = metadata.get("License-Expression") or ""
-            name = re.sub(r"[-_.]+", "-", str(metadata.get("Name", ""))).lower()
-            found.add(Package("pypi", name, str(metadata.get("Version", "")), licence))
+            found.add(Package.from_metadata(text))
     return sorted(found, key=lambda package: (package.kind, package.name, package.version))
 
 
