@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,10 @@ def command_(
 @click.option(
     "--output", type=click.Path(path_type=Path), default=None, help="Folder; dist/site by default."
 )
-def build(output: Path | None) -> None:
+@click.option(
+    "--images", metavar="REGISTRY/REPOSITORY", help="Also a catalogue of the images there."
+)
+def build(output: Path | None, images: str | None) -> None:
     """Write the site: static files that work from a folder, offline."""
     from slipway.cli import command as program
     from slipway.cookbook.load import find_root
@@ -92,8 +96,21 @@ def build(output: Path | None) -> None:
 
     root = find_root(Path.cwd())
     folder = output or root / "dist" / "site"
-    site = build_site(root, folder, program)
+    site = build_site(root, folder, program, _catalogue(images, root) if images else "")
     click.echo(f"{sum(1 for _ in site.pages)} pages in {folder}/index.html")
+
+
+def _catalogue(images: str, root: Path) -> str:
+    import datetime
+
+    from slipway.cookbook.catalogue import entries, page, pinned_by
+    from slipway.image.reference import parse
+    from slipway.image.registry import Registry
+
+    where = parse(images)
+    with closing(Registry(where.registry)) as registry:
+        rows = entries(registry.repository(where.repository), pinned_by(root / "dist/deploy"))
+    return page(where.name, rows, datetime.datetime.now(datetime.UTC))
 
 
 @command.command()

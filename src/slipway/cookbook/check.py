@@ -188,8 +188,12 @@ def _keel_commands(page: Page) -> tuple[int, list[Finding]]:
                     cell = cell_for(page.recipe, choices)
                     assert cell is not None  # reachable choices have one
                     where = page.source.at(_origin(page, choices, str(error.what)))
-                    findings.append(Finding(where, f"{error.what} ({_named(choices)})"))
+                    findings.append(Finding(where, f"{_whole(error)} ({_named(choices)})"))
     return count, findings
+
+
+def _whole(error: ArgumentError) -> str:
+    return f"{error.what}; {error.remedy}" if error.remedy else error.what
 
 
 def _origin(page: Page, choices: dict[str, str], what: str) -> Place:
@@ -322,7 +326,7 @@ def _wrong_words(text: str, program: click.Command, known: Sequence[Known]) -> I
             try:
                 parse(words[2:])
             except ArgumentError as error:
-                yield error.what
+                yield _whole(error)
         elif words[:2] == ["sglang", "serve"]:
             newest = [one for one in known if one.name == "sglang"][-1:]
             for number, word in enumerate(words):
