@@ -96,3 +96,9 @@ class TagTakenError(SlipwayError):
     """An immutable tag already names another digest."""
 
     exit_code = 13
+
+
+class RunnerError(SlipwayError):
+    """A CI runner lacks what its workflow needs."""
+
+    exit_code = 14
