@@ -65,8 +65,12 @@ def running(
 
 
 @contextmanager
-def registry(folder: Path) -> Iterator[str]:
-    """Debian's docker-registry over `folder`, without a password; gives `127.0.0.1:port`."""
+def registry(folder: Path, user: str = "", password: str = "") -> Iterator[str]:
+    """Debian's docker-registry over `folder`; gives `127.0.0.1:port`.
+
+    Args:
+        user, password: what it asks for (htpasswd); nothing where the user is empty.
+    """
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("docker-registry is not installed (apt-get install docker-registry)")
@@ -78,8 +82,16 @@ def registry(folder: Path) -> Iterator[str]:
         f"storage: {{filesystem: {{rootdirectory: {folder}/data}}, delete: {{enabled: true}}}}\n"
         f"http: {{addr: {address}}}\n"
     )
+    if user:
+        import bcrypt
+
+        hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
+        (folder / "htpasswd").write_text(f"{user}:{hashed}\n")
+        with config.open("a") as file:
+            file.write(f"auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n")
     command = [program, "serve", str(config)]
-    with running(command, f"http://{address}/v2/", 20, folder / "registry.log"):
+    # `/` is answered to everyone, `/v2/` only to who logs in.
+    with running(command, f"http://{address}/", 20, folder / "registry.log"):
         yield address
 
 
