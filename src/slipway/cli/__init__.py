@@ -20,6 +20,7 @@ GROUPS = {
     "image": ("slipway.cli.image", "Plan, build, push and look at images."),
     "deploy": ("slipway.cli.deploy", "Render, check, pack and start deployments."),
     "cookbook": ("slipway.cli.cookbook", "Launch commands for models, and the site of them."),
+    "ci": ("slipway.cli.ci", "What workflows run around builds, and their lint."),
     "doctor": ("slipway.cli.doctor", "Say what is here, and what each thing is needed for."),
 }
 

@@ -1,0 +1,198 @@
+"""The push workflow, run by act against a registry with a password: what a push leaves there."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from slipway.ci import build as builds
+from slipway.deploy.check import check
+from slipway.deploy.compose import read_compose
+from slipway.image.descriptor import Descriptor, Platform
+from slipway.image.layout import LayoutStore
+from slipway.image.registry import pull_image
+from support.project import lock_line, make_wheel
+from support.pushes import IMAGE, PASSWORD, Line, line
+
+pytestmark = pytest.mark.slow
+AMD64 = Platform("linux", "amd64")
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Line]:
+    with line(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def published(empty: Line) -> Line:
+    """A line whose HEAD has its image, made in this process, with another machine's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**empty.env, "CI": "true"}.items():
+            patch.setenv(name, value)
+        head = empty.checkout.commit()
+        builds.build(
+            empty.checkout, "cpu", [head], empty.project.cache, empty.target, say=lambda _: None
+        )
+    assert empty.alias_commit() == head
+    return empty
+
+
+def moved(log: str) -> dict[str, object]:
+    """What the build job printed of its last build."""
+    found = [text for text in log.splitlines() if '"bytes_pushed"' in text]
+    value: dict[str, object] = json.loads(found[-1].partition("| ")[2])
+    return value
+
+
+def test_a_first_push_is_full_and_leaves_image_alias_and_archive(
+    empty: Line, tmp_path: Path
+) -> None:
+    run = empty.push()
+    assert run.code == 0, run.log
+    assert "**full**: no deps image" in run.log
+    (tag,) = empty.tags_of(empty.checkout.commit())
+    image = pull_image(empty.images, tag, LayoutStore(tmp_path / "pulled"), AMD64)
+    alias = empty.images.resolve("main-latest")
+    assert alias is not None
+    assert alias.digest == image.digest
+
+    found = empty.archives.manifest(f"local-cpu-single-{tag}")
+    assert found is not None
+    layer = Descriptor.from_json(json.loads(found[1])["layers"][0])
+    with empty.archives.open(layer) as file:
+        content = zstandard.ZstdDecompressor().stream_reader(file).read()
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        archive.extractall(tmp_path / "archive", filter="data")
+    (compose,) = (tmp_path / "archive").rglob("dockerserve-*.yml")
+    assert f"{empty.address}/{IMAGE}@{image.digest}" in compose.read_text()
+    assert not check(read_compose(compose, {"MODEL_DIR": str(tmp_path)}))
+
+    assert PASSWORD not in run.log
+    for path in (tmp_path / "registry/data").rglob("data"):
+        if path.is_file():
+            assert PASSWORD.encode() not in path.read_bytes()
+
+
+def test_a_push_that_edits_source_is_fast_and_uploads_what_changed(published: Line) -> None:
+    before = published.images.manifest("main-latest")
+    assert before is not None
+    had = {layer["digest"] for layer in json.loads(before[1])["layers"]}
+    commit = published.edit(2)
+    run = published.push()
+    assert run.code == 0, run.log
+    assert "**fast**" in run.log
+    (tag,) = published.tags_of(commit)
+    found = published.images.manifest(tag)
+    assert found is not None
+    manifest = json.loads(found[1])
+    new = [layer["size"] for layer in manifest["layers"] if layer["digest"] not in had]
+    assert moved(run.log)["bytes_pushed"] == sum(new) + manifest["config"]["size"]
+    assert len(new) == 2  # the edited package, and the one that carries the version
+
+
+def test_a_push_of_deploy_alone_builds_nothing(published: Line) -> None:
+    tags = set(published.images.tags())
+    published.project.write("deploy/local-cpu/note.md", "words\n")
+    published.project.commit("deploy")
+    run = published.push()
+    assert run.code == 0, run.log
+    assert "Nothing was built" in run.log
+    assert "build-image/build]" not in run.log
+    assert set(published.images.tags()) == tags
+
+
+def test_a_dependency_bump_is_full_and_the_summary_names_the_package(published: Line) -> None:
+    project = published.project
+    big = make_wheel(project.wheels, "big", "2.6", {"big/__init__.py": b"VALUE = 'bigger'\n"})
+    lock = (project.root / "docker/locks/cpu.txt").read_text().splitlines(keepends=True)
+    project.write("docker/locks/cpu.txt", lock[0] + lock_line(big))
+    commit = project.commit("bump")
+    run = published.push()
+    assert run.code == 0, run.log
+    row = next(text for text in run.log.splitlines() if f"`{commit[:9]}`" in text)
+    assert "**full**" in row
+    assert "big 2.5 -> 2.6" in row
+
+
+def test_commits_whose_runs_were_cancelled_get_their_images_from_the_next_run(
+    published: Line,
+) -> None:
+    cancelled = [published.edit(2), published.edit(3)]
+    head = published.edit(4)
+    run = published.push()
+    assert run.code == 0, run.log
+    for commit in (*cancelled, head):
+        assert len(published.tags_of(commit)) == 1
+    assert published.alias_commit() == head
+
+
+def test_a_failing_build_leaves_no_tag_and_says_why(published: Line) -> None:
+    before = published.alias_commit()
+    project = published.project
+    lock = (project.root / "docker/locks/cpu.txt").read_text()
+    project.write("docker/locks/cpu.txt", lock.replace("big==2.5", "big==2.9"))
+    commit = project.commit("a version that nobody has")
+    run = published.push()
+    assert run.code != 0
+    assert published.tags_of(commit) == []
+    assert published.alias_commit() == before
+    assert "big==2.9" in run.log
+    assert "**no image**" in run.log
+
+
+def test_of_two_pushes_that_race_the_newer_keeps_the_alias(published: Line) -> None:
+    older = published.edit(2)
+    _, first = published.begin("first")
+    newer = published.edit(3)
+    _, second = published.begin("second")
+    logs = [process.communicate(timeout=120)[0] for process in (second, first)]
+    assert [first.returncode, second.returncode] == [0, 0], "\n".join(logs)
+    assert published.tags_of(older)
+    assert published.tags_of(newer)
+    assert published.alias_commit() == newer
+
+
+def test_a_run_that_was_killed_leaves_nothing_half_and_the_next_completes_it(
+    published: Line,
+) -> None:
+    before = published.alias_commit()
+    commit = published.edit(2)
+    _, process = published.begin("killed")
+    assert process.stdout is not None
+    for text in process.stdout:
+        if f"== commit {commit[:9]}" in text:
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert published.alias_commit() in (before, commit)
+    run = published.push()
+    assert run.code == 0, run.log
+    assert published.tags_of(commit)
+    assert published.alias_commit() == commit
+
+
+def test_a_wrong_password_is_said_at_once(published: Line) -> None:
+    published.edit(2)
+    run = published.push(secrets={"REGISTRY_USERNAME": "robot", "REGISTRY_PASSWORD": "wr0ng-one"})
+    assert run.code != 0
+    assert "fails  write scope" in run.log
+    assert "scope write:package" in run.log
+    assert "wr0ng-one" not in run.log
+
+
+def test_an_instance_that_evaluates_vars_to_nothing_is_told(published: Line) -> None:
+    run = published.push(
+        variables={}, env={**published.env, "GITHUB_SERVER_URL": "https://github.com"}
+    )
+    assert run.code != 0
+    assert "no registry is named" in run.log

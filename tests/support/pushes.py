@@ -1,0 +1,130 @@
+"""A small project with the repository's own workflows, a registry with a password, and pushes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from slipway.build import base as bases
+from slipway.build import matrix as matrices
+from slipway.build.git import Checkout
+from slipway.ci import dryrun
+from slipway.image.reference import Reference
+from slipway.image.registry import Registry, Repository, push_image
+from support.project import IDENTITY, Project, make_project
+from support.services import registry
+
+ROOT = Path(__file__).parents[2]
+USER, PASSWORD = "robot", "pa55-of-the-robot"
+IMAGE = "team/tiny"
+
+
+@dataclass
+class Line:
+    """The project, the registry that it is pushed to, and the variables of its jobs."""
+
+    project: Project
+    address: str
+    scratch: Path
+
+    @property
+    def checkout(self) -> Checkout:
+        return Checkout(self.project.root)
+
+    @property
+    def target(self) -> Reference:
+        return Reference(IMAGE, self.address)
+
+    @property
+    def images(self) -> Repository:
+        return Registry(self.address).repository(IMAGE)
+
+    @property
+    def archives(self) -> Repository:
+        return Registry(self.address).repository(f"{IMAGE}-deploy")
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            "SLIPWAY_PYTHON": sys.executable,
+            "SLIPWAY_SOURCE": str(ROOT / "src"),
+            "SLIPWAY_CACHE": str(self.project.cache),
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.project.wheels),
+            "PIP_CONFIG_FILE": "/dev/null",
+        }
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        return {"REGISTRY_USERNAME": USER, "REGISTRY_PASSWORD": PASSWORD}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"SLIPWAY_REGISTRY": self.address, "SLIPWAY_IMAGE": IMAGE}
+
+    def push(self, branch: str = "main", **changed: dict[str, str]) -> dryrun.Run:
+        """The push workflow on HEAD, as `slipway ci dry-run` runs it."""
+        given = {"variables": self.variables, "secrets": self.secrets, "env": self.env, **changed}
+        return dryrun.run(self.checkout, branch=branch, before="", **given)
+
+    def begin(self, name: str) -> tuple[Checkout, subprocess.Popen[str]]:
+        """The push workflow on HEAD, started and not awaited."""
+        folder = self.scratch / name
+        made = dryrun.clone(self.checkout, folder / "clone", "main")
+        event = dryrun.push_event(made, "main", "")
+        return made, dryrun.start(
+            made,
+            "push",
+            event,
+            variables=self.variables,
+            secrets=self.secrets,
+            env=self.env,
+            scratch=folder / "act",
+        )
+
+    def edit(self, value: int) -> str:
+        self.project.write("src/tiny/core/work.py", f"VALUE = {value}\n")
+        return self.project.commit(f"value {value}")
+
+    def tags_of(self, commit: str) -> list[str]:
+        return [tag for tag in self.images.tags() if f"-{commit[:9]}-ci-" in tag]
+
+    def alias_commit(self) -> str:
+        from slipway.ci.plan import published_commit
+
+        return published_commit(self.images, "main-latest")
+
+
+@contextmanager
+def line(folder: Path) -> Iterator[Line]:
+    """A line with nothing published yet but the base, so that no test needs Debian's mirrors."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GITHUB_", "SLIPWAY_", "CI", "PIP_"))
+    }
+    login = {"SLIPWAY_REGISTRY_USERNAME": USER, "SLIPWAY_REGISTRY_PASSWORD": PASSWORD}
+    with (
+        patch.dict(os.environ, {**clean, **IDENTITY, **login}, clear=True),
+        registry(folder / "registry", USER, PASSWORD) as address,
+    ):
+        project = make_project(folder)
+        shutil.copytree(ROOT / ".gitea", project.root / ".gitea")
+        for name in ("site.toml", "topologies.toml"):
+            project.write(
+                f"deploy/local-cpu/{name}", (ROOT / "deploy/local-cpu" / name).read_text()
+            )
+        project.commit("workflows")
+        found = Line(project, address, folder / "runs")
+        row = matrices.load(project.root).variant("cpu")
+        noted = project.store.read_image(bases.tag(row))
+        assert noted is not None
+        push_image(noted, found.images, [bases.shared_tag(row)])
+        yield found
