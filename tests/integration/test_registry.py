@@ -311,6 +311,15 @@ def test_a_fast_push_takes_five_round_trips(host: str, image: Image, store: Layo
         push_image(edited, repository, ["v2", "latest", "stable"], known=digests(image))
         assert proxy.depth() == 5
         assert len(proxy.seen) == 9
+        proxy.seen.clear()
+        again = replace(edited, annotations={"a": "b"})
+        known = digests(edited) | {edited.config_descriptor.digest}
+
+        def look() -> None:
+            assert repository.resolve("latest") is not None
+
+        push_image(again, repository, ["v3"], known=known, meanwhile=look)
+        assert proxy.depth() == 3
 
 
 @pytest.mark.docker

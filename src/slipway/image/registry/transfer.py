@@ -53,6 +53,7 @@ def push_image(
     immutable: bool = True,
     known: Collection[str] = (),
     progress: Progress | None = None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> PushReport:
     """Publish an image: blobs, then the manifest under `tags[0]`, read back, then the other tags.
 
@@ -63,6 +64,8 @@ def push_image(
         known: digests that the caller saw in a manifest of this repository; not asked for again,
             unless the registry turns out to lack one.
         progress: told how each layer gets on.
+        meanwhile: called once the manifest is there and while it is read back: what the caller has
+            to ask the registry before it goes on costs no time then.
 
     Raises:
         TagTakenError: the first tag names another image.
@@ -76,15 +79,11 @@ def push_image(
         layer.mount_from.repository for layer in image.layers if layer.mount_from
     )
     push = _Push(image, target, progress)
+    steps = [meanwhile] if meanwhile else []
     if not push.blobs_unless_taken(first, frozenset(known), immutable):
         _put(push, target, image, first)
-        there = target.manifest(first)
-        if there is None or there[1] != image.manifest_bytes:
-            raise IntegrityError(
-                f"{target}:{first} was written as {image.digest} and reads as "
-                f"{there[0].digest if there else 'nothing'}",
-                "another build may have written the tag in the same moment; build again",
-            )
+        steps.append(lambda: _read_back(target, image, first))
+    _each(lambda step: step(), steps, target.registry.max_connections)
     _each(
         lambda tag: target.put_manifest(image.manifest_bytes, MANIFEST, tag),
         [tag for tag in others if tag != first],
@@ -93,6 +92,16 @@ def push_image(
     return PushReport(
         image.digest, push.uploaded, push.mounted, push.present, repository.requests - before
     )
+
+
+def _read_back(repository: Repository, image: Image, tag: str) -> None:
+    there = repository.manifest(tag)
+    if there is None or there[1] != image.manifest_bytes:
+        raise IntegrityError(
+            f"{repository}:{tag} was written as {image.digest} and reads as "
+            f"{there[0].digest if there else 'nothing'}",
+            "another build may have written the tag in the same moment; build again",
+        )
 
 
 def _put(push: _Push, repository: Repository, image: Image, tag: str) -> None:
