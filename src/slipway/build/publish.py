@@ -98,7 +98,16 @@ def publish(
         if (manifest := remote.manifest(name))
         for blob in (manifest.config, *manifest.layers)
     }
-    report = push_image(image, repository, [tag], known=known, progress=progress)
+    # Where nothing more is pushed than the image, its read-back is the last moment to look.
+    last = remote.manifest(plan.deps_tag) is not None and not attest
+    report = push_image(
+        image,
+        repository,
+        [tag],
+        known=known,
+        progress=progress,
+        meanwhile=(lambda: remote.manifest(plan.alias, again=True)) if last else None,
+    )
     there = [layer.descriptor.digest for layer in image.layers]
     if remote.manifest(plan.deps_tag) is None:
         push_image(deps, repository, [plan.deps_tag], known=there)
@@ -107,7 +116,7 @@ def publish(
         from slipway.build.attest import attach_all
 
         attach_all(repository, image, plan)
-    alias = _move_alias(checkout, plan, image, remote)
+    alias = _move_alias(checkout, plan, image, remote, again=not last)
     return Published(
         f"{repository}:{tag}@{image.digest}",
         alias,
@@ -144,12 +153,15 @@ def _share_base(plan: Plan, remote: Remote, store: LayoutStore, there: list[str]
             push_image(noted, remote.repository, [name], known=there)
 
 
-def _move_alias(checkout: Checkout, plan: Plan, image: Image, remote: Remote) -> str:
+def _move_alias(
+    checkout: Checkout, plan: Plan, image: Image, remote: Remote, *, again: bool
+) -> str:
     """Move the alias, but never from a commit to one before it.
 
-    What it names is asked for again: while this image was built, a newer one may have come.
+    Args:
+        again: ask once more what it names: while this image was built, a newer one may have come.
     """
-    latest = remote.manifest(plan.alias, again=True)
+    latest = remote.manifest(plan.alias, again=again)
     if latest is not None:
         named = latest.annotations.get(COMMIT, "")
         if latest.descriptor.digest == image.digest:
