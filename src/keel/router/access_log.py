@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ _FLUSH_SECONDS = 0.05
 _FLUSH_LINES = 1000
 
 
+@functools.lru_cache(maxsize=4096)
 def quoted(text: str) -> str:
     """A value of a logfmt line; what a client said cannot end the value or the line."""
     return text if _PLAIN(text) else json.dumps(text)
@@ -49,7 +51,7 @@ class AccessLog:
             f"time={self._stamp}.{int(now * 1000) % 1000:03d}Z msg=request"
             f" request_id={quoted(r.request_id)} engine_rid={r.engine_rid or _EMPTY}"
             f" worker={r.worker or _EMPTY} model={quoted(r.model)}"
-            f" stream={'true' if r.stream else 'false'} outcome={r.outcome.value}"
+            f" stream={'true' if r.stream else 'false'} outcome={r.outcome}"
             f" status={r.status} latency_ms={r.latency * 1e3:.2f} attempts={r.attempts}"
             f" route={quoted(r.route)}"
         )

@@ -25,15 +25,21 @@ _LINGER_SECONDS = 2.0
 
 
 class ClientRequest:
-    """A request as it was read. Header names are in lower case."""
+    """A request as it was read.
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "old", "path", "target")
+    Attributes:
+        headers: names in lower case; `known` finds their values, of a repeated one the last.
+        old: HTTP/1.0.
+    """
+
+    __slots__ = ("body", "headers", "keep_alive", "known", "method", "old", "path", "target")
 
     def __init__(
         self, method: bytes, target: bytes, headers: Headers, keep_alive: bool, old: bool
     ) -> None:
         self.method, self.headers = method, headers
-        self.keep_alive, self.old = keep_alive, old  # old: HTTP/1.0
+        self.known = dict(headers)
+        self.keep_alive, self.old = keep_alive, old
         if not target.startswith(b"/"):
             target = _origin_form(target)
         self.target = target

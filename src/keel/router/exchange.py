@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from keel.router.answer import framed_end, framed_piece, response_head
 from keel.router.client import ClientConnection, ClientRequest
-from keel.router.headers import value_of
 from keel.router.outcome import Outcome, Record, of_status
 from keel.router.plan import CHAT, GENERATION, Plan
 from keel.router.refusal import Refusal
@@ -54,6 +53,7 @@ class Exchange:
         "_dispatched",
         "_error",
         "_error_event",
+        "_events",
         "_first_byte",
         "_head",
         "_held",
@@ -80,7 +80,7 @@ class Exchange:
     def __init__(self, router: Router, client: ClientConnection, request: ClientRequest) -> None:
         self._router, self._client, self._request = router, client, request
         self._born = self._dispatched = self._last = time.monotonic()
-        self._authorization = value_of(request.headers, b"authorization")
+        self._authorization = request.known.get(b"authorization")
         self._request_id = router.request_id(request)
         self._plan = Plan(b"")
         self._outcome: Outcome | None = None
@@ -94,7 +94,8 @@ class Exchange:
         self._attempts = self._status = self._held_size = 0
         self._head: Head | None = None
         self._held: list[bytes] | None = None
-        self._sent = self._relayed = self._chunked = self._paused = self._error_event = False
+        self._sent = self._relayed = self._chunked = self._paused = False
+        self._events = self._error_event = False
         self._first_byte = -1.0
 
     def start(self) -> None:
@@ -194,8 +195,14 @@ class Exchange:
     def response(self, head: Head | None, data: bytes, end: bool) -> None:
         """As `Sink.response`."""
         self._last = time.monotonic()
+        if self._relayed and not end and self._chunked:  # the middle of a stream
+            if self._events and b'"error"' in data and _has_error_event(data):
+                self._error_event = True
+            self._client.write(b"%x\r\n%b\r\n" % (len(data), data))
+            return
         if head is not None:
             self._head = head
+            self._events = head.event_stream
             if head.status == 503 and self._elsewhere():
                 self._error = "status 503"
                 self._leave_worker(Outcome.BACKPRESSURE, over=end)
@@ -216,7 +223,7 @@ class Exchange:
     def _relay(self, data: bytes, end: bool) -> None:
         head = self._head
         assert head is not None
-        if head.event_stream and b'"error"' in data and _has_error_event(data):
+        if self._events and b'"error"' in data and _has_error_event(data):
             self._error_event = True
         pieces = []
         if not self._relayed:

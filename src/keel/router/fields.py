@@ -10,34 +10,34 @@ import msgspec
 from keel.args.router_values import SAMPLING_FIELDS
 from keel.router.refusal import invalid_json
 
-_NONE = msgspec.Raw(b"")
+ABSENT = msgspec.Raw(b"")
 
 
 class Fields(msgspec.Struct, gc=False):
     """The members of a request's top-level object that the router reads, as the bytes they are.
 
-    Absent members are empty. Of a member that is there twice the last one counts, as for engines.
+    Absent members are `ABSENT`. Of a member that is there twice the last counts, as for engines.
     """
 
-    model: msgspec.Raw = _NONE
-    stream: msgspec.Raw = _NONE
-    rid: msgspec.Raw = _NONE
-    n: msgspec.Raw = _NONE
-    best_of: msgspec.Raw = _NONE
-    max_tokens: msgspec.Raw = _NONE
-    max_completion_tokens: msgspec.Raw = _NONE
-    temperature: msgspec.Raw = _NONE
-    top_p: msgspec.Raw = _NONE
-    top_k: msgspec.Raw = _NONE
-    min_p: msgspec.Raw = _NONE
-    repetition_penalty: msgspec.Raw = _NONE
-    frequency_penalty: msgspec.Raw = _NONE
-    presence_penalty: msgspec.Raw = _NONE
-    messages: msgspec.Raw = _NONE
-    prompt: msgspec.Raw = _NONE
-    text: msgspec.Raw = _NONE
-    input_ids: msgspec.Raw = _NONE
-    sampling_params: msgspec.Raw = _NONE
+    model: msgspec.Raw = ABSENT
+    stream: msgspec.Raw = ABSENT
+    rid: msgspec.Raw = ABSENT
+    n: msgspec.Raw = ABSENT
+    best_of: msgspec.Raw = ABSENT
+    max_tokens: msgspec.Raw = ABSENT
+    max_completion_tokens: msgspec.Raw = ABSENT
+    temperature: msgspec.Raw = ABSENT
+    top_p: msgspec.Raw = ABSENT
+    top_k: msgspec.Raw = ABSENT
+    min_p: msgspec.Raw = ABSENT
+    repetition_penalty: msgspec.Raw = ABSENT
+    frequency_penalty: msgspec.Raw = ABSENT
+    presence_penalty: msgspec.Raw = ABSENT
+    messages: msgspec.Raw = ABSENT
+    prompt: msgspec.Raw = ABSENT
+    text: msgspec.Raw = ABSENT
+    input_ids: msgspec.Raw = ABSENT
+    sampling_params: msgspec.Raw = ABSENT
 
 
 _decoder = msgspec.json.Decoder(Fields)
@@ -85,11 +85,13 @@ def _second_opinion(body: bytes, why: str) -> Fields:
 
 def is_set(raw: msgspec.Raw) -> bool:
     """Whether a member is there and not null."""
-    return len(memoryview(raw)) > 0 and bytes(raw) != b"null"
+    return raw is not ABSENT and bytes(raw) != b"null"
 
 
 def text_of(raw: msgspec.Raw) -> str:
     """The string that a member is, or an empty one."""
+    if raw is ABSENT:
+        return ""
     try:
         return _string.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -98,8 +100,10 @@ def text_of(raw: msgspec.Raw) -> str:
 
 def number_of(raw: msgspec.Raw) -> float | int | object | None:
     """The number that a member is; None where absent or null, UNREADABLE where anything else."""
+    if raw is ABSENT:
+        return None
     text = bytes(raw)
-    if not text or text == b"null":
+    if text == b"null":
         return None
     if text[0] not in b"-0123456789":
         return UNREADABLE
@@ -153,6 +157,8 @@ def _more_than_one(value: object) -> bool:
 
 def _first_of_list(raw: msgspec.Raw) -> bytes:
     """The first byte of the first item if a member is a list, `]` if that is empty."""
+    if raw is ABSENT:
+        return b""
     view = bytes(memoryview(raw)[:64])
     if not view.startswith(b"["):
         return b""
@@ -161,7 +167,7 @@ def _first_of_list(raw: msgspec.Raw) -> bytes:
 
 
 class _Params(msgspec.Struct):
-    n: msgspec.Raw = _NONE
+    n: msgspec.Raw = ABSENT
 
 
 _params = msgspec.json.Decoder(_Params)
@@ -195,7 +201,7 @@ def output_tokens(fields: Fields) -> int:
 def prompt_of(fields: Fields) -> bytes:
     """The bytes by which prompts are compared: requests that share a prefix of these share it."""
     for raw in (fields.messages, fields.prompt, fields.text, fields.input_ids):
-        if len(memoryview(raw)):
+        if raw is not ABSENT:
             return bytes(raw)
     return b""
 

@@ -67,17 +67,8 @@ class AllowList:
             whole: also what says of which type the bodies are.
         """
         allows = self.allows
-        lines = [
-            b"%b: %b\r\n" % (name, value)
-            for name, value in headers
-            if allows(name) or (whole and name in _PASSED)
-        ]
-        return b"".join(lines)
-
-
-def value_of(headers: Headers, name: bytes) -> bytes | None:
-    """The first value of a header; `name` in lower case."""
-    for key, value in headers:
-        if key == name:
-            return value
-    return None
+        lines = b""
+        for name, value in headers:
+            if allows(name) or (whole and name in _PASSED):
+                lines += b"%b: %b\r\n" % (name, value)
+        return lines

@@ -15,7 +15,6 @@ import msgspec
 
 from keel.router.answer import own_answer
 from keel.router.client import ClientConnection, ClientRequest
-from keel.router.headers import value_of
 from keel.router.metrics import Snapshot, render
 from keel.router.refusal import Refusal, no_workers
 from keel.router.router import Router
@@ -173,7 +172,7 @@ class LocalRoutes:
         return [m for m in data if isinstance(m, dict)] if isinstance(data, list) else []
 
     def _authorization(self, request: ClientRequest) -> bytes:
-        bearer = value_of(request.headers, b"authorization") or self._router.bearer
+        bearer = request.known.get(b"authorization") or self._router.bearer
         return b"authorization: " + bearer + b"\r\n" if bearer else b""
 
     # Administration.
@@ -181,7 +180,7 @@ class LocalRoutes:
     def _require_admin(self, client: ClientConnection, request: ClientRequest) -> None:
         key = self._router.args.admin_api_key
         if key is not None:
-            given = value_of(request.headers, b"authorization") or b""
+            given = request.known.get(b"authorization") or b""
             if not hmac.compare_digest(given, f"Bearer {key}".encode()):
                 raise Refusal(401, "admin_key_wrong", "the admin API key is missing or wrong")
         elif not _is_loopback(client.peer):

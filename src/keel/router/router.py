@@ -18,7 +18,7 @@ from keel.router.answer import own_answer
 from keel.router.breaker import BreakerConfig
 from keel.router.client import ClientConnection, ClientRequest, Handling
 from keel.router.exchange import Exchange
-from keel.router.headers import AllowList, value_of
+from keel.router.headers import AllowList
 from keel.router.health import HealthChecker, HealthConfig
 from keel.router.load import LoadBoard
 from keel.router.metrics import Metrics, Snapshot
@@ -113,7 +113,7 @@ class Router:
             pd=self.pd,
             contract=self._contract,
             reads_prompt=self._reads_prompt,
-            key=value_of(request.headers, self._hash_header) or b"",
+            key=request.known.get(self._hash_header, b""),
         )
 
     def _reads_prompt(self, model: str) -> bool:
@@ -137,7 +137,7 @@ class Router:
     def request_id(self, request: ClientRequest) -> str:
         """The client's id of a request, or a new one."""
         for name in self._id_headers:
-            value = value_of(request.headers, name)
+            value = request.known.get(name)
             if value:
                 return value.decode("latin-1")
         return f"{self._id_prefix}{next(self._ids)}"
@@ -149,9 +149,9 @@ class Router:
             lines += self._allow.passing(request.headers)
         else:
             lines = self._allow.passing(request.headers, whole=True)
-        if self._bearer and value_of(request.headers, b"authorization") is None:
+        if self._bearer and b"authorization" not in request.known:
             lines += b"authorization: " + self._bearer + b"\r\n"
-        if value_of(request.headers, b"x-request-id") is None:
+        if b"x-request-id" not in request.known:
             lines += b"x-request-id: " + request_id.encode("latin-1") + b"\r\n"
         return lines
 

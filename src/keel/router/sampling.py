@@ -23,6 +23,11 @@ class SamplingContract:
         self, rules: Mapping[str, Any], reject: bool, violated: Callable[[str], None]
     ) -> None:
         self._rules, self._reject, self._violated = rules, reject, violated
+        self._members = {
+            name: f"{json.dumps(name)}:{json.dumps(rule)}".encode()
+            for name, rule in rules.items()
+            if not isinstance(rule, dict)
+        }
         n = rules.get("n")
         self.default_n: int | None = n if isinstance(n, int) else None
 
@@ -36,8 +41,8 @@ class SamplingContract:
         for name, rule in self._rules.items():
             value = sampling_of(fields, name)
             if value is None:
-                if not isinstance(rule, dict):
-                    added.append(f"{json.dumps(name)}:{json.dumps(rule)}")
+                if name in self._members:
+                    added.append(self._members[name])
             elif self._reject and not _keeps(value, rule):
                 self._violated(name)
                 raise Refusal(
@@ -46,7 +51,7 @@ class SamplingContract:
                     f"{name} is set by this deployment to {json.dumps(rule)}; leave it out",
                     name,
                 )
-        return ",".join(added).encode()
+        return b",".join(added)
 
 
 def _keeps(value: object, rule: Any) -> bool:

@@ -49,11 +49,13 @@ class Selector:
         self._several = False
         self._version = -1
         self._bucketed = False
+        names = {choice.default, *choice.by_role.values(), *choice.by_model.values()}
+        self._may_read = any(make_policy(name, config).reads_prompt for name in names)
         table.on_leave.append(self._forget)
 
     def reads_prompt(self, role: Role, model: str) -> bool:
         """Whether the pool's policy wants `Ask.prompt`."""
-        return self.policy(role, model).reads_prompt
+        return self._may_read and self.policy(role, model).reads_prompt
 
     def policy(self, role: Role, model: str) -> Policy:
         """The pool's policy."""
