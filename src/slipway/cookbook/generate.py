@@ -274,6 +274,8 @@ def chosen(layer: Layer, choices: Mapping[str, str]) -> LayerOption:
 
 def blocked(option: LayerOption, choices: Mapping[str, str], flags: Sequence[str]) -> str | None:
     """The reason why an option cannot be chosen; None where it can."""
+    if not option.disable:
+        return None
     names = {flag.split(" ", 1)[0] for flag in flags}
     for rule in option.disable:
         if matches(rule.when, choices) and names.issuperset(rule.flags):
@@ -283,6 +285,8 @@ def blocked(option: LayerOption, choices: Mapping[str, str], flags: Sequence[str
 
 def apply(flags: Sequence[str], option: LayerOption) -> list[str]:
     """Flags after an option: its own stand where the first one that it strips stood."""
+    if not option.strip:
+        return [*flags, *option.flags]
     kept: list[str] = []
     place: int | None = None
     for flag in flags:
