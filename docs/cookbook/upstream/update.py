@@ -1,6 +1,6 @@
 """Write the list of flags and environment variables that an upstream release knows.
 
-    python docs/cookbook/upstream/update.py sglang==0.5.20 sglang-router==0.3.2 ...
+    python docs/cookbook/upstream/update.py sglang==0.5.20 [NAME==VERSION ...]
 
 Fetches the public wheel through pip and reads its source as a syntax tree, without running any of
 it. Only names and whether a flag takes a value are kept: facts, not text.
@@ -23,7 +23,6 @@ HERE = Path(__file__).parent
 # Where a package keeps its flags (whole files, or folders with a slash at the end).
 FLAGS = {
     "sglang": ("sglang/srt/server_args.py", "sglang/srt/arg_groups/fields/"),
-    "sglang-router": ("sglang_router/router_args.py", "sglang_router/launch_router.py"),
 }
 # Actions of upstream's argparse that take no value.
 _SWITCHES = ("StoreTrue", "StoreConst", "store_true", "store_const", "BooleanOptional")

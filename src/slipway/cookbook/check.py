@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from keel.args import ArgumentError, parse
+from keel.args.router import parse as parse_router
 from slipway.cookbook import links
 from slipway.cookbook.flags import (
     Known,
@@ -24,11 +25,13 @@ from slipway.cookbook.flags import (
 )
 from slipway.cookbook.generate import (
     ChoiceError,
+    all_values,
     cell_choices,
     cell_for,
     chosen,
     complete,
     compose,
+    fill,
     generate,
     reachable,
     select,
@@ -42,7 +45,7 @@ from slipway.errors import ConfigError, UsageError
 from slipway.image.reference import parse as parse_reference
 
 KEEL = "keel.args"
-ROUTER = ("python3", "-m", "sglang_router.launch_router")
+ROUTER = ("keel", "router")
 _DATE = re.compile(r"20[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
 
 
@@ -83,6 +86,7 @@ def check(root: Path, program: click.Command) -> Checked:
         findings += _texts(root, page)
         findings += _images(page)
         findings += _records(root, page)
+        findings += _companions(page)
         count, wrong = _commands(page, known)
         commands += count
         findings += wrong
@@ -124,7 +128,7 @@ def _commands(page: Page, known: Sequence[Known]) -> tuple[int, list[Finding]]:
                 findings |= dict.fromkeys(found)
         found = _composed(page, cell, image, choices, lists[image.reference])
         findings |= dict.fromkeys(found)
-    return count, [*findings, *_companions(page, known)]
+    return count, [*findings]
 
 
 def _sources(
@@ -240,15 +244,16 @@ def _images(page: Page) -> Iterator[Finding]:
             yield Finding(where, f"{picked.reference} is for AMD, and {hardware.label} is not")
 
 
-def _companions(page: Page, known: Sequence[Known]) -> Iterator[Finding]:
-    routers = [one for one in known if one.name == "sglang-router"]
+def _companions(page: Page) -> Iterator[Finding]:
+    """Routers that their own parser would refuse, with every blank at its default."""
+    blanks = {value.id: value.default for value in all_values(page.kitchen)}
     for number, extra in enumerate(page.recipe.companions):
-        if extra.words[: len(ROUTER)] != ROUTER:
-            continue
-        for index, word in enumerate(extra.words):
-            if word.startswith("--") and not any(word in one.flags for one in routers):
-                where = page.source.at(("companions", number, "words", index))
-                yield Finding(where, f"the router has no flag {word}")
+        words = [fill(word, blanks) for word in extra.words]
+        if tuple(words[: len(ROUTER)]) == ROUTER:
+            try:
+                parse_router(words[len(ROUTER) :])
+            except ArgumentError as error:
+                yield Finding(page.source.at(("companions", number, "words")), _whole(error))
 
 
 def _records(root: Path, page: Page) -> Iterator[Finding]:
@@ -314,7 +319,7 @@ def _examples(
 
 
 def _wrong_words(text: str, program: click.Command, known: Sequence[Known]) -> Iterator[str | None]:
-    """Why `slipway`, `keel serve` or `sglang serve` would refuse a line."""
+    """Why `slipway`, `keel serve`, `keel router` or `sglang serve` would refuse a line."""
     for line in text.replace("\\\n", " ").splitlines():
         try:
             words = shlex.split(line, comments=True)
@@ -322,9 +327,9 @@ def _wrong_words(text: str, program: click.Command, known: Sequence[Known]) -> I
             continue  # a quote over several lines: not one of these commands
         if words[:1] == ["slipway"]:
             yield _wrong_slipway(words[1:], program)
-        elif words[:2] == ["keel", "serve"]:
+        elif tuple(words[:2]) in (("keel", "serve"), ROUTER):
             try:
-                parse(words[2:])
+                (parse if words[1] == "serve" else parse_router)(words[2:])
             except ArgumentError as error:
                 yield _whole(error)
         elif words[:2] == ["sglang", "serve"]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from keel.args import FLAGS, Flag, flags_of
+from keel.args.router import RouterArgs
 from slipway.cookbook.recipe import Hardware
 
 METRICS = Path("docs/cookbook/metrics.prom")
@@ -17,7 +19,16 @@ METRICS = Path("docs/cookbook/metrics.prom")
 def pages(root: Path, hardware: dict[str, Hardware], program: click.Command) -> dict[str, str]:
     """Markdown by name of the page; `program` is the command whose tree is shown."""
     return {
-        "keel-flags": keel_flags(),
+        "keel-flags": flags(
+            "keel serve",
+            FLAGS,
+            "`slipway deploy check` and this cookbook judge commands with the same table.",
+        ),
+        "keel-router-flags": flags(
+            "keel router",
+            flags_of(RouterArgs),
+            "[The guide](../guides/router.html) says what they are for.",
+        ),
         "slipway-commands": slipway_commands(program),
         "environment": environment(root),
         "deploy-rules": deploy_rules(),
@@ -38,19 +49,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
 
 
-def keel_flags() -> str:
-    """The flags of `keel serve`, from the table that its parser is made of."""
-    from keel.args import FLAGS
-
+def flags(command: str, entries: Sequence[Flag], judged: str) -> str:
+    """The flags of one command of `keel`, from the table that its parser is made of."""
     text = [
-        "# Flags of keel serve",
-        "Generated from `keel.args`, the table that the server parses its command line with. "
-        "`slipway deploy check` and this cookbook judge commands with the same table.",
+        f"# Flags of {command}",
+        "Generated from `keel.args`, the table that the program parses its command line with. "
+        + judged,
     ]
-    parts = dict.fromkeys(flag.part for flag in FLAGS)
-    for part in parts:
+    for part in dict.fromkeys(flag.part for flag in entries):
         rows = []
-        for flag in (flag for flag in FLAGS if flag.part == part):
+        for flag in (flag for flag in entries if flag.part == part):
             value = "" if flag.switch else "|".join(flag.choices) or flag.field.upper()
             names = ", ".join(f"`{name}`" for name in flag.names)
             default = "required" if flag.required else _default(flag.default)
@@ -64,7 +72,9 @@ def _default(value: object) -> str:
         return "decided at start"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"`{value}`" if value != "" else "empty"
+    if value == () or value == "":
+        return "none"
+    return f"`{value}`"
 
 
 def slipway_commands(program: click.Command) -> str:

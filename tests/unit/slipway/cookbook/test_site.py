@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from keel.args import FLAGS
+from keel.args import FLAGS, flags_of
+from keel.args.router import RouterArgs
 from slipway.cli import command as program
 from slipway.cookbook import reference
 from slipway.cookbook.load import load_hardware
@@ -53,6 +54,8 @@ def test_reference_pages_have_every_flag_rule_and_command() -> None:
     for flag in FLAGS:
         assert all(f"`{name}`" in pages["keel-flags"] for name in flag.names), flag.name
         assert flag.help.replace("|", "\\|") in pages["keel-flags"]
+    for flag in flags_of(RouterArgs):
+        assert f"`{flag.name}`" in pages["keel-router-flags"], flag.name
     for rule in RULES:
         assert f"`{rule.name}`" in pages["deploy-rules"]
     for command in ("slipway cookbook check", "slipway deploy up", "slipway image plan"):
