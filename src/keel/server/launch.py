@@ -28,6 +28,9 @@ log = logging.getLogger("keel.server")
 
 # After the scheduler's death, answers in flight get that long to be told so.
 _LAST_WORDS_SECONDS = 2.0
+# Longer than clients and proxies keep an idle connection: whoever closes it second may just be
+# sending a request on it. uvicorn's 5 s are exactly httpx's.
+_KEEP_ALIVE_SECONDS = 75
 _QUIET = ("/health", "/metrics")
 
 
@@ -100,7 +103,12 @@ async def serve(state: ServerState, listener: socket.socket) -> None:
     client = state.client
     client.connect()
     config = uvicorn.Config(
-        make_app(state), log_config=None, lifespan="off", ws="none", server_header=False
+        make_app(state),
+        log_config=None,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )
     server = _Server(config)
     loop = asyncio.get_running_loop()
