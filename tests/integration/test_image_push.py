@@ -141,6 +141,19 @@ def test_a_bump_on_a_fresh_runner_is_explained(
     assert [path.name for path in (runner.cache / "wheels").rglob("*.whl")] == [small.name]
 
 
+def test_a_new_branch_takes_layers_from_the_trunk(
+    project: Project, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = push(project, address)
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    runner = stranger(project, tmp_path)
+    runner.git("checkout", "--quiet", "-b", "Feature/New")
+    second = push(runner, address)
+    assert second.alias.startswith("feature-new-")
+    assert second.image.digest == first.image.digest
+    assert not layer_files(runner) & {x.descriptor.digest for x in second.image.layers}
+
+
 def test_an_older_build_that_ends_last_does_not_take_the_alias_back(
     project: Project, address: str, tmp_path: Path
 ) -> None:

@@ -57,10 +57,10 @@ def known_layers(store: LayoutStore, plan: Plan, remote: Remote | None) -> Known
     """Layers that the alias's image and the variant's deps images have, here or in a registry."""
     names = store.tags()
     wanted = [name for name in names if name.startswith(f"deps-{plan.variant.name}-")]
-    if plan.alias in names:
-        wanted.append(plan.alias)
-    asked = remote is not None and (remote.publishing or plan.deps_tag not in names)
-    found = remote.known_layers(plan.alias) if remote is not None and asked else {}
+    wanted += [name for name in (*reversed(plan.other_aliases), plan.alias) if name in names]
+    found: dict[str, Layer] = {}
+    if remote is not None and (remote.publishing or plan.deps_tag not in names):
+        found = remote.known_layers_of([plan.alias, *plan.other_aliases])
     for name in wanted:
         image = store.read_image(name)
         for layer in image.layers if image else ():

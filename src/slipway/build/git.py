@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from slipway.errors import RepositoryError, ToolMissingError
@@ -25,8 +26,20 @@ class TreeEntry:
 
 
 @dataclass(frozen=True)
+class Head:
+    """What is checked out; `branch` is "" where HEAD is on none."""
+
+    commit: str
+    branch: str
+    dirty: bool
+
+
+@dataclass(frozen=True)
 class Checkout:
-    """A git working tree, and environment variables for git where it looks at a scratch index."""
+    """A git working tree, and environment variables for git where it looks at a scratch index.
+
+    What it says of HEAD is one moment's: take a new one to look again.
+    """
 
     root: Path
     env: tuple[tuple[str, str], ...] = ()
@@ -38,8 +51,17 @@ class Checkout:
             RepositoryError: git refused; its message is in the error.
             ToolMissingError: git is not installed.
         """
+        done = self._git(*words, input_bytes=input_bytes)
+        if done.returncode:
+            reason = done.stderr.decode(errors="replace").strip().splitlines()
+            raise RepositoryError(f"git {words[0]}: {reason[-1] if reason else done.returncode}")
+        return done.stdout
+
+    def _git(
+        self, *words: str, input_bytes: bytes | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
         try:
-            done = subprocess.run(
+            return subprocess.run(
                 ["git", "-c", "core.quotepath=off", *words],
                 cwd=self.root,
                 env={**os.environ, **dict(self.env), "LC_ALL": "C"},
@@ -49,24 +71,33 @@ class Checkout:
             )
         except FileNotFoundError as error:
             raise ToolMissingError("git is not installed", "apt-get install git") from error
-        if done.returncode:
-            reason = done.stderr.decode(errors="replace").strip().splitlines()
-            raise RepositoryError(f"git {words[0]}: {reason[-1] if reason else done.returncode}")
-        return done.stdout
 
     def text(self, *words: str) -> str:
         """Standard output of `git <words>` as stripped text."""
         return self.run(*words).decode().strip()
 
-    def commit(self) -> str:
-        """The full id of HEAD."""
-        try:
-            return self.text("rev-parse", "--verify", "HEAD^{commit}")
-        except RepositoryError as error:
+    @cached_property
+    def head(self) -> Head:
+        """Commit, branch and state of the working tree, as one look at them found it.
+
+        Raises:
+            RepositoryError: there is no commit yet.
+        """
+        words = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal"]
+        records = self.run(*words).decode(errors="surrogateescape").split("\0")
+        facts = dict(r[2:].split(" ", 1) for r in records if r.startswith("# "))
+        commit, branch = facts["branch.oid"], facts["branch.head"]
+        if commit == "(initial)":
             raise RepositoryError(
                 f"{self.root} has no commit yet, and an image is named after its commit",
                 "git add -A && git commit -m 'First commit'",
-            ) from error
+            )
+        dirty = any(record and not record.startswith("# ") for record in records)
+        return Head(commit, "" if branch == "(detached)" else branch, dirty)
+
+    def commit(self) -> str:
+        """The full id of HEAD."""
+        return self.head.commit
 
     def commit_time(self) -> int:
         """Seconds since 1970 at which HEAD was committed."""
@@ -74,39 +105,46 @@ class Checkout:
 
     def branch(self) -> str:
         """The branch's name; where HEAD is on none the one that CI names, else "detached"."""
-        name = os.environ.get("SLIPWAY_BRANCH") or self.text("rev-parse", "--abbrev-ref", "HEAD")
-        if name != "HEAD":
-            return name
-        return os.environ.get("GITHUB_REF_NAME") or "detached"
+        name = os.environ.get("SLIPWAY_BRANCH") or self.head.branch
+        return name or os.environ.get("GITHUB_REF_NAME") or "detached"
 
     def is_dirty(self) -> bool:
         """Whether anything that git does not ignore differs from HEAD."""
-        return bool(self.run("status", "--porcelain", "--untracked-files=normal"))
+        return self.head.dirty
 
     def is_ancestor(self, older: str, newer: str) -> bool | None:
         """Whether commit `older` is `newer` or before it; None where one is not known here."""
-        for commit in (older, newer):
-            try:
-                self.run("cat-file", "-e", f"{commit}^{{commit}}")
-            except RepositoryError:
-                return None
-        try:
-            self.run("merge-base", "--is-ancestor", older, newer)
-        except RepositoryError:
-            return False
-        return True
+        pair = (older, newer)
+        if pair not in self._ancestry:
+            done = self._git("merge-base", "--is-ancestor", older, newer)
+            self._ancestry[pair] = {0: True, 1: False}.get(done.returncode)
+        return self._ancestry[pair]
+
+    @cached_property
+    def _ancestry(self) -> dict[tuple[str, str], bool | None]:
+        return {}
+
+    @cached_property
+    def _folders(self) -> tuple[Path, Path]:
+        """git's own folder, and that of its objects."""
+        words = ["rev-parse", "--path-format=absolute", "--git-dir", "--git-path", "objects"]
+        own, objects = self.text(*words).splitlines()
+        return Path(own), Path(objects)
 
     @contextmanager
     def snapshot(self, path: str) -> Iterator[tuple[Checkout, str]]:
-        """The working tree below `path` as a git tree: a checkout to ask, and the tree's id.
+        """The working tree below `path` as a git tree: a checkout to ask, and the tree's name.
 
         Changed and untracked files count, ignored ones do not. Objects go to a scratch folder, so
         the repository itself stays as it was.
         """
         if not (self.root / path).is_dir():
             raise RepositoryError(f"there is no source tree {path} in {self.root}")
-        git_dir = Path(self.text("rev-parse", "--path-format=absolute", "--git-dir"))
-        objects = self.text("rev-parse", "--path-format=absolute", "--git-path", "objects")
+        if not self.head.dirty:
+            # HEAD has it all, and what is read from its objects cannot change meanwhile.
+            yield self, f"HEAD:{path.rstrip('/')}"
+            return
+        git_dir, objects = self._folders
         with tempfile.TemporaryDirectory(prefix="slipway-index-") as scratch:
             index = Path(scratch, "index")
             if (git_dir / "index").exists():
@@ -117,7 +155,7 @@ class Checkout:
                 (
                     ("GIT_INDEX_FILE", str(index)),
                     ("GIT_OBJECT_DIRECTORY", str(Path(scratch, "objects"))),
-                    ("GIT_ALTERNATE_OBJECT_DIRECTORIES", objects),
+                    ("GIT_ALTERNATE_OBJECT_DIRECTORIES", str(objects)),
                 ),
             )
             checkout.run("add", "--all", "--", path)

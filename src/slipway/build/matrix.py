@@ -72,6 +72,7 @@ class Matrix:
     """The whole file."""
 
     repository: str
+    trunk: str
     default_variant: str
     engine: Engine
     variants: Mapping[str, Variant]
@@ -150,7 +151,13 @@ def load(root: Path) -> Matrix:
     )
     table.done()
     variants = {name: _variant(name, value) for name, value in data.get("variants", {}).items()}
-    matrix = Matrix(image.get("repository", str), data.get("default-variant", ""), engine, variants)
+    matrix = Matrix(
+        repository=image.get("repository", str),
+        trunk=image.get("trunk", str, "main"),
+        default_variant=data.get("default-variant", ""),
+        engine=engine,
+        variants=variants,
+    )
     image.done()
     if matrix.default_variant not in variants:
         raise ConfigError(f"{PATH}: default-variant {matrix.default_variant!r} is not a variant")

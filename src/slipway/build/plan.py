@@ -80,6 +80,17 @@ class Plan:
         )
 
     @property
+    def other_aliases(self) -> list[str]:
+        """Names whose images a branch's first build may take layers from: CI's and the trunk's."""
+        default = self.matrix.default_variant
+        names = [
+            tags.alias(branch, ci=ci, variant=self.variant.name, default_variant=default)
+            for branch in (self.branch, self.matrix.trunk)
+            for ci in (True, False)
+        ]
+        return [name for name in dict.fromkeys(names) if name != self.alias]
+
+    @property
     def sentence(self) -> str:
         """The plan for a person: `full: no deps image for key 3f2a… yet`."""
         return f"{self.path}: {self.why}"
@@ -216,7 +227,7 @@ def _since(
 
 
 def load_and_decide(
-    start: Path,
+    checkout: Checkout,
     variant_name: str,
     store: LayoutStore,
     cache: Path,
@@ -224,12 +235,10 @@ def load_and_decide(
     *,
     full: bool = False,
     ci: bool = False,
-) -> tuple[Checkout, Plan]:
-    """Read the repository around `start` and decide; a base that is missing is made or fetched."""
-    from slipway.build import git
+) -> Plan:
+    """Read the repository and decide; a base that is missing is made or fetched."""
     from slipway.build import matrix as matrices
 
-    checkout = git.find_checkout(start)
     checkout.commit()
     matrix = matrices.load(checkout.root)
     variant = matrix.variant(variant_name or matrix.default_variant)
@@ -245,4 +254,4 @@ def load_and_decide(
             plan = decide(checkout, matrix, variant, had, store, remote, full=full, ci=ci)
         else:
             plan = replace(plan, base=had)
-    return checkout, plan
+    return plan

@@ -93,6 +93,10 @@ class Remote:
             return None
         return read_image(manifest, self._config(manifest), self.repository)
 
+    def known_layers_of(self, names: Iterable[str]) -> dict[str, Layer]:
+        """Layers of the first of these images that is there."""
+        return next((found for name in names if (found := self.known_layers(name))), {})
+
     def known_layers(self, name: str) -> dict[str, Layer]:
         """Layers of an image by the keys that we gave them; the config is not needed for it."""
         manifest = self.manifest(name)

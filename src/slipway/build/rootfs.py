@@ -109,10 +109,13 @@ def _debootstrap(store: LayoutStore, variant: Variant, rootfs: Rootfs) -> Layer:
         if process.returncode:
             errors = [line[3:] for line in said.splitlines() if line.startswith("E: ")]
             reason = errors[0] if errors else said
-            raise BaseError(
-                f"mmdebstrap could not make a {rootfs.suite} rootfs: {reason}",
-                "check that apt can reach its mirror (apt-get update) and that the disk has room",
-            )
+            remedy = "check that apt can reach its mirror (apt-get update) and the disk has room"
+            if "chroot mode" in reason:
+                remedy = (
+                    "give this user subordinate ids (usermod --add-subuids 100000-165535 "
+                    "--add-subgids 100000-165535 $USER; apt-get install uidmap), or run it as root"
+                )
+            raise BaseError(f"mmdebstrap could not make a {rootfs.suite} rootfs: {reason}", remedy)
         diff_id = gzip.close()
     descriptor = Descriptor(LAYER_GZIP, blob.digest, blob.size)
     created_by = f"mmdebstrap {rootfs.suite} {' '.join(rootfs.packages)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipway.build import tags
 from slipway.build.assemble import assemble
-from slipway.build.git import Checkout
+from slipway.build.git import Checkout, find_checkout
 from slipway.build.plan import Plan, load_and_decide
 from slipway.build.publish import Published, free_tag, publish
 from slipway.build.remote import Remote
@@ -85,7 +85,14 @@ def build(
     """
     begin = time.perf_counter()
     store, remote, checkout, plan = _decide(
-        start, variant, store_path, cache, full=full, target=target, push=push, say=say
+        find_checkout(start),
+        variant,
+        store_path,
+        cache,
+        full=full,
+        target=target,
+        push=push,
+        say=say,
     )
     if plan.version.guess:
         say(f"version {plan.version.text} is a guess: {plan.version.guess}")
@@ -122,13 +129,20 @@ def plan(
 ) -> Plan:
     """What `build` would do."""
     *_, decided = _decide(
-        start, variant, store_path, cache, full=full, target=target, push=False, say=say
+        find_checkout(start),
+        variant,
+        store_path,
+        cache,
+        full=full,
+        target=target,
+        push=False,
+        say=say,
     )
     return decided
 
 
 def _decide(
-    start: Path,
+    checkout: Checkout,
     variant: str,
     store_path: Path | None,
     cache: Path,
@@ -138,34 +152,27 @@ def _decide(
     push: bool,
     say: Callable[[str], None],
 ) -> tuple[LayoutStore, Remote | None, Checkout, Plan]:
-    store = LayoutStore(store_path or _default_store(start))
+    store = LayoutStore(store_path or checkout.root / STORE)
     ci = os.environ.get("CI") == "true" and "SLIPWAY_LOCAL" not in os.environ
-    remote = _remote(start, store, target, push) if target else None
+    remote = _remote(checkout, store, target, push) if target else None
     try:
-        checkout, plan = load_and_decide(start, variant, store, cache, remote, full=full, ci=ci)
+        plan = load_and_decide(checkout, variant, store, cache, remote, full=full, ci=ci)
     except NetworkError as error:
         if push or remote is None:
             raise
         say(f"{remote.repository} is not looked into: {error.what}")
         remote = None
-        checkout, plan = load_and_decide(start, variant, store, cache, full=full, ci=ci)
+        plan = load_and_decide(checkout, variant, store, cache, full=full, ci=ci)
     return store, remote, checkout, plan
 
 
-def _remote(start: Path, store: LayoutStore, target: Reference, push: bool) -> Remote:
+def _remote(checkout: Checkout, store: LayoutStore, target: Reference, push: bool) -> Remote:
     from slipway.build import matrix as matrices
-    from slipway.build.git import find_checkout
     from slipway.image.registry import Registry
 
-    name = target.repository or matrices.load(find_checkout(start).root).repository
+    name = target.repository or matrices.load(checkout.root).repository
     registry = Registry(target.registry) if push else Registry(target.registry, attempts=1)
     return Remote(registry.repository(name), store, publishing=push)
-
-
-def _default_store(start: Path) -> Path:
-    from slipway.build.git import find_checkout
-
-    return find_checkout(start).root / STORE
 
 
 def _name(store: LayoutStore, plan: Plan, image: Image, tag: str, remote: Remote | None) -> str:

@@ -17,6 +17,7 @@ from slipway.cli.image_options import store_option as _store_option
 from slipway.cli.image_options import target as _target
 
 if TYPE_CHECKING:
+    from slipway.image.descriptor import Descriptor
     from slipway.image.registry.progress import Progress
 
 _variant = click.option("--variant", default="", help="A row of docker/matrix.toml.")
@@ -41,7 +42,13 @@ def _progress() -> Progress:
 
     from slipway.image.registry.progress import reporter
 
-    return reporter(sys.stderr)
+    tell = reporter(sys.stderr)
+
+    def moved(blob: Descriptor, done: int, outcome: str) -> None:
+        if outcome != "present":  # no news on the fast path
+            tell(blob, done, outcome)
+
+    return moved
 
 
 @command.command()

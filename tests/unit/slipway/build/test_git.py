@@ -38,10 +38,10 @@ def test_no_git_gets_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_branch_is_gits_or_what_ci_says(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkout = Checkout(project.root)
     monkeypatch.setenv("GITHUB_REF_NAME", "from-ci")
-    assert checkout.branch() == "main"
+    assert Checkout(project.root).branch() == "main"
     project.git("checkout", "--quiet", "--detach")
+    checkout = Checkout(project.root)
     assert checkout.branch() == "from-ci"
     monkeypatch.delenv("GITHUB_REF_NAME")
     assert checkout.branch() == "detached"
@@ -50,12 +50,11 @@ def test_the_branch_is_gits_or_what_ci_says(
 
 
 def test_dirty_is_what_git_does_not_ignore(project: Project) -> None:
-    checkout = Checkout(project.root)
-    assert not checkout.is_dirty()
+    assert not Checkout(project.root).is_dirty()
     project.write("dist/x", "ignored")
-    assert not checkout.is_dirty()
+    assert not Checkout(project.root).is_dirty()
     project.write("notes.txt", "untracked")
-    assert checkout.is_dirty()
+    assert Checkout(project.root).is_dirty()
 
 
 def test_ancestry_is_known_or_said_to_be_unknown(project: Project) -> None:
@@ -76,3 +75,20 @@ def test_blobs_come_in_the_order_asked_for(project: Project) -> None:
     for entry, data in zip(entries, contents, strict=True):
         assert data == (project.root / entry.path).read_bytes()
         assert entry.size == len(data)
+
+
+def test_a_look_at_head_is_one_moment(project: Project) -> None:
+    checkout = Checkout(project.root)
+    before = checkout.head
+    project.write("notes.txt", "untracked")
+    project.commit()
+    assert checkout.head == before
+    assert Checkout(project.root).head != before
+
+
+def test_names_of_branches_and_files_may_hold_anything(project: Project) -> None:
+    project.git("checkout", "--quiet", "-b", "größe/大-x")
+    project.write("line\nbreak.txt", "")
+    checkout = Checkout(project.root)
+    assert checkout.branch() == "größe/大-x"
+    assert checkout.is_dirty()
