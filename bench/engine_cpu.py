@@ -1,7 +1,8 @@
 """keel against Hugging Face transformers on this machine's CPU, float32, in one run.
 
 Prefill of 512 tokens and decoding at batch 1 and 8 after prompts of 128 tokens, SmolLM2-135M.
-Rounds alternate between the two, so that a noisy neighbour disturbs both; medians and ratios.
+Rounds alternate between the two, so that a noisy neighbour disturbs both. The ratio is the median of the rounds'; `best` is that of the best rounds, which is
+what a machine shared with others can still tell.
 Prints a table, and with --json a JSON object instead.
 """
 
@@ -113,9 +114,15 @@ def main() -> None:
         ours = statistics.median(seen["keel"][case])
         theirs = statistics.median(seen["transformers"][case])
         pairs = zip(seen["keel"][case], seen["transformers"][case], strict=True)
-        ratio = statistics.median(a / b for a, b in pairs)
         rows.append(
-            {"case": case, "keel": ours, "transformers": theirs, "ratio": ratio, "target": target}
+            {
+                "case": case,
+                "keel": ours,
+                "transformers": theirs,
+                "ratio": statistics.median(a / b for a, b in pairs),
+                "best_ratio": max(seen["keel"][case]) / max(seen["transformers"][case]),
+                "target": target,
+            }
         )
     result = {
         "model": path.name,
@@ -131,12 +138,15 @@ def main() -> None:
         print(json.dumps(result, indent=2))
         return
     print(f"{path.name}, float32, {options.threads} threads, medians of {options.rounds} rounds")
-    print(f"{'':<16}{'keel':>10}{'transformers':>14}{'ratio':>8}{'must be':>9}   tokens/s")
+    print(
+        f"{'':<16}{'keel':>10}{'transformers':>14}{'ratio':>8}{'best':>7}{'must be':>9}   tokens/s"
+    )
     for row in rows:
         must = "" if row["target"] is None else f"{row['target']:.1f}"
         print(
             f"{row['case']:<16}{row['keel']:>10.1f}{row['transformers']:>14.1f}"
-            f"{row['ratio']:>8.2f}{must:>9}"
+            f"{row['ratio']:>8.2f}"
+            f"{row['best_ratio']:>7.2f}{must:>9}"
         )
 
 

@@ -109,7 +109,6 @@ def serve(built: Built, mailbox: Mailbox, parent: int) -> None:
 
 def main() -> None:
     """Read the arguments from stdin, load, report, serve."""
-    started = time.monotonic()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # ^C goes to the whole terminal; the parent decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -131,7 +130,7 @@ def main() -> None:
                 max_running_requests=limits.max_running,
                 chunked_prefill_size=limits.prefill_tokens if limits.chunked else -1,
                 pool_tokens=built.runner.pool_tokens,
-                seconds=time.monotonic() - started,
+                seconds=time.monotonic() - spec["launched"],
             )
         )
         serve(built, mailbox, spec["parent"])

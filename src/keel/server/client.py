@@ -82,6 +82,7 @@ class SchedulerClient:
             "inbound": self._address("to-scheduler"),
             "outbound": self._address("to-server"),
             "parent": os.getpid(),
+            "launched": time.monotonic(),  # one clock for all processes of a machine
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "keel.scheduler.process"],
