@@ -16,7 +16,10 @@ from slipway.image.layout import LayoutStore, storage_errors
 from slipway.image.model import Image, Layer
 
 # Part of a rootfs's name: change it when equal settings make another rootfs.
-_RECIPE = 3
+_RECIPE = 4
+
+# Merges /usr from the start, so that usrmerge, which would bring all of perl, is not needed.
+_MERGED_USR = "/usr/share/mmdebstrap/hooks/merged-usr"
 
 # What nobody reads inside a container.
 _EXCLUDED = ("doc", "man", "info", "locale", "lintian", "bash-completion")
@@ -89,9 +92,10 @@ def _debootstrap(store: LayoutStore, variant: Variant, rootfs: Rootfs) -> Layer:
         "--format=tar",
         "--skip=output/dev",
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _EXCLUDED),
+        f"--hook-dir={_MERGED_USR}",
         f'--customize-hook=find "$1"{stdlib} -name __pycache__ -prune -exec rm -rf {{}} +',
         '--customize-hook=rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/var/lib/apt '
-        '"$1"/etc/resolv.conf "$1"/etc/hostname',
+        '"$1"/etc/apt/sources.list* "$1"/etc/resolv.conf "$1"/etc/hostname',
         rootfs.suite,
         "-",
     ]
@@ -108,7 +112,7 @@ def _debootstrap(store: LayoutStore, variant: Variant, rootfs: Rootfs) -> Layer:
             said = process.stderr.read().decode(errors="replace").strip()
         if process.returncode:
             errors = [line[3:] for line in said.splitlines() if line.startswith("E: ")]
-            reason = errors[0] if errors else said
+            reason = (errors[0] if errors else said)[:300]
             remedy = "check that apt can reach its mirror (apt-get update) and the disk has room"
             if "chroot mode" in reason:
                 remedy = (

@@ -120,7 +120,7 @@ def test_a_rootfs_made_twice_is_the_same_and_carries_nothing_of_this_machine(
     tree = contents.read(made[0].layers)
     names = set(tree.files)
     assert variant.rootfs.python.lstrip("/") in names
-    for path in ("etc/hostname", "etc/resolv.conf", "dev/null"):
+    for path in ("etc/hostname", "etc/resolv.conf", "etc/apt/sources.list", "dev/null"):
         assert path not in names
     machine = tree.files.get("etc/machine-id")
     assert machine is None or machine.size == 0
