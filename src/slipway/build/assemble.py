@@ -118,7 +118,9 @@ def assemble(
         plan.engine, table.get("name", plan.engine.name), plan.version.text, scripts
     )
     with checkout.snapshot(plan.engine.source) as (snapshot, tree):
-        layers = source.layers(snapshot, tree, plan.engine, metadata, store, known)
+        layers = source.layers(
+            snapshot, tree, plan.engine, metadata, store, known, plan.matrix.compression
+        )
     created = datetime.fromtimestamp(plan.commit_time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     notes = {COMMIT: plan.commit, DEPENDENCY_KEY: plan.key.value}
     image = replace(append(deps, layers), created=created, annotations=notes)
@@ -271,6 +273,7 @@ def wheel_groups(plan: Plan) -> list[WheelGroup]:
                     plan.variant.python,
                     [wheels.identity(pins[name], plan.variant) for name in names],
                 ],
+                plan.matrix.compression,
             ),
         )
         for label, names in named
@@ -291,7 +294,14 @@ def _wheel_layer(
 
     root = plan.engine.venv.lstrip("/")
     created_by = f"wheels: {group.label}"
-    layer = write_layer(store, fill, roots=[root], key=group.key, created_by=created_by)
+    layer = write_layer(
+        store,
+        fill,
+        roots=[root],
+        key=group.key,
+        created_by=created_by,
+        compression=plan.matrix.compression,
+    )
     return note_packages(layer, installed)
 
 
@@ -317,7 +327,7 @@ def _skeleton(plan: Plan, store: LayoutStore, known: Known) -> Layer:
         ),
     ]
     content = [[e.path, e.target if isinstance(e, Symlink) else e.data.decode()] for e in entries]
-    key = layer_key("skeleton", content)
+    key = layer_key("skeleton", content, plan.matrix.compression)
     created_by = "virtual environment"
     if found := known(key):
         return replace(found, created_by=created_by)
@@ -327,5 +337,12 @@ def _skeleton(plan: Plan, store: LayoutStore, known: Known) -> Layer:
             writer.add(entry)
 
     parent = engine.root.lstrip("/").rpartition("/")[0]
-    layer = write_layer(store, fill, roots=[parent, venv], key=key, created_by=created_by)
+    layer = write_layer(
+        store,
+        fill,
+        roots=[parent, venv],
+        key=key,
+        created_by=created_by,
+        compression=plan.matrix.compression,
+    )
     return note_packages(layer, [])

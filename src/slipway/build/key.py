@@ -14,7 +14,7 @@ from typing import Any
 
 from slipway.build.lock import Lock
 from slipway.build.matrix import Engine, Variant
-from slipway.image.layer import FORMAT
+from slipway.image.layer import DEFAULT_COMPRESSION, FORMATS
 from slipway.image.model import canonical_json, sha256
 
 # Change it when equal inputs give another deps image.
@@ -30,7 +30,12 @@ class DependencyKey:
 
 
 def compute(
-    root: Path, engine: Engine, variant: Variant, lock: Lock, base_digest: str
+    root: Path,
+    engine: Engine,
+    variant: Variant,
+    lock: Lock,
+    base_digest: str,
+    compression: str = DEFAULT_COMPRESSION,
 ) -> DependencyKey:
     """The dependency key of a variant as the working tree has it."""
     project = tomllib.loads((root / engine.pyproject).read_text())
@@ -45,7 +50,7 @@ def compute(
                 *table.get("optional-dependencies", {}).get(engine.extra, []),
             ]
         ),
-        "format": f"{LAYOUT} {FORMAT}",
+        "format": f"{LAYOUT} {FORMATS[compression]}",
         "lock": sorted(
             f"{pin.name}=={pin.version} {sha256(' '.join(sorted(pin.hashes)).encode())[7:19]}"
             for pin in lock.pins.values()
@@ -54,7 +59,11 @@ def compute(
         "platform": [str(platform) for platform in variant.platforms],
         "python": variant.python,
         "roots": [engine.root, engine.venv],
-        "scripts": sorted(f"{name} = {to}" for name, to in table.get("scripts", {}).items()),
+        "scripts": sorted(
+            f"{name} = {to}"
+            for name, to in table.get("scripts", {}).items()
+            if to.split(".")[0].split(":")[0] == engine.package
+        ),
     }
     return DependencyKey(sha256(canonical_json(inputs)).removeprefix("sha256:"), inputs)
 

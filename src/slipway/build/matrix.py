@@ -73,6 +73,7 @@ class Matrix:
 
     repository: str
     trunk: str
+    compression: str
     default_variant: str
     engine: Engine
     variants: Mapping[str, Variant]
@@ -154,11 +155,16 @@ def load(root: Path) -> Matrix:
     matrix = Matrix(
         repository=image.get("repository", str),
         trunk=image.get("trunk", str, "main"),
+        compression=image.get("compression", str, "gzip"),
         default_variant=data.get("default-variant", ""),
         engine=engine,
         variants=variants,
     )
     image.done()
+    if matrix.compression not in ("gzip", "zstd"):
+        raise ConfigError(
+            f"{PATH}: [image] compression is {matrix.compression!r}", "write gzip or zstd"
+        )
     if matrix.default_variant not in variants:
         raise ConfigError(f"{PATH}: default-variant {matrix.default_variant!r} is not a variant")
     return matrix

@@ -141,7 +141,7 @@ def decide(
     project = locks.read_project(root / engine.pyproject)
     lock = locks.load(root, variant)
     locks.check(lock, project, engine, variant)
-    key = keys.compute(root, engine, variant, lock, base.digest)
+    key = keys.compute(root, engine, variant, lock, base.digest, matrix.compression)
     deps_tag = tags.deps_tag(variant.name, key.value)
     moment = moment or datetime.now(UTC)
     branch = checkout.branch()

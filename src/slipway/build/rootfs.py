@@ -11,7 +11,7 @@ from pathlib import Path
 from slipway.build.matrix import Rootfs, Variant
 from slipway.errors import BaseError, ToolMissingError
 from slipway.image.descriptor import LAYER_GZIP, Descriptor
-from slipway.image.layer import MTIME, GzipHasher, layer_key
+from slipway.image.layer import MTIME, Packer, layer_key
 from slipway.image.layout import LayoutStore, storage_errors
 from slipway.image.model import Image, Layer
 
@@ -101,14 +101,14 @@ def _debootstrap(store: LayoutStore, variant: Variant, rootfs: Rootfs) -> Layer:
     ]
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(MTIME), "LC_ALL": "C.UTF-8"}
     with store.writer() as blob:
-        gzip = GzipHasher(blob)
+        packer = Packer(blob)
         with subprocess.Popen(
             command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             assert process.stdout is not None
             assert process.stderr is not None
             while chunk := process.stdout.read(1 << 20):
-                gzip.write(chunk)
+                packer.write(chunk)
             said = process.stderr.read().decode(errors="replace").strip()
         if process.returncode:
             errors = [line[3:] for line in said.splitlines() if line.startswith("E: ")]
@@ -120,7 +120,7 @@ def _debootstrap(store: LayoutStore, variant: Variant, rootfs: Rootfs) -> Layer:
                     "--add-subgids 100000-165535 $USER; apt-get install uidmap), or run it as root"
                 )
             raise BaseError(f"mmdebstrap could not make a {rootfs.suite} rootfs: {reason}", remedy)
-        diff_id = gzip.close()
+        diff_id = packer.close()
     descriptor = Descriptor(LAYER_GZIP, blob.digest, blob.size)
     created_by = f"mmdebstrap {rootfs.suite} {' '.join(rootfs.packages)}"
     return Layer(descriptor, diff_id, store, created_by=created_by)

@@ -16,7 +16,15 @@ from slipway.build.git import Checkout, TreeEntry
 from slipway.build.matrix import Engine
 from slipway.errors import RepositoryError
 from slipway.image.contents import Package, note_packages
-from slipway.image.layer import File, LayerWriter, Symlink, layer_key, safe_path, write_layer
+from slipway.image.layer import (
+    DEFAULT_COMPRESSION,
+    File,
+    LayerWriter,
+    Symlink,
+    layer_key,
+    safe_path,
+    write_layer,
+)
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Layer
 
@@ -35,7 +43,9 @@ class Part:
     key: str
 
 
-def parts(checkout: Checkout, tree: str, engine: Engine, dist_info: Sequence[File]) -> list[Part]:
+def parts(
+    checkout: Checkout, tree: str, engine: Engine, dist_info: Sequence[File], compression: str
+) -> list[Part]:
     """Divide a source tree into layers: top-level files first, then a part per package.
 
     Above `MAX_SOURCE_LAYERS` packages neighbours share a layer.
@@ -51,15 +61,22 @@ def parts(checkout: Checkout, tree: str, engine: Engine, dist_info: Sequence[Fil
         Part(
             "",
             files,
-            _key(engine, files, [[file.path, file.data.decode()] for file in dist_info]),
+            _key(
+                engine, files, compression, [[file.path, file.data.decode()] for file in dist_info]
+            ),
         ),
-        *(Part(" ".join(p.path for p in group), group, _key(engine, group)) for group in groups),
+        *(
+            Part(" ".join(p.path for p in group), group, _key(engine, group, compression))
+            for group in groups
+        ),
     ]
 
 
-def _key(engine: Engine, entries: Sequence[TreeEntry], more: object = None) -> str:
+def _key(
+    engine: Engine, entries: Sequence[TreeEntry], compression: str, more: object = None
+) -> str:
     listed = [[entry.path, entry.mode, entry.object_id] for entry in entries]
-    return layer_key("source", [engine.root, engine.package, listed, more])
+    return layer_key("source", [engine.root, engine.package, listed, more], compression)
 
 
 def dist_info(
@@ -85,15 +102,16 @@ def layers(
     metadata: Sequence[File],
     store: LayoutStore,
     find: FindLayer,
+    compression: str = DEFAULT_COMPRESSION,
 ) -> list[Layer]:
     """The source layers of `tree`, bottom first; those that `find` has by key are taken."""
     made = []
-    for part in parts(checkout, tree, engine, metadata):
+    for part in parts(checkout, tree, engine, metadata, compression):
         found = find(part.key)
         if found is not None:
             made.append(replace(found, created_by=_label(part, engine)))
         else:
-            made.append(_make(checkout, part, engine, metadata, store))
+            made.append(_make(checkout, part, engine, metadata, store, compression))
     return made
 
 
@@ -102,7 +120,12 @@ def _label(part: Part, engine: Engine) -> str:
 
 
 def _make(
-    checkout: Checkout, part: Part, engine: Engine, metadata: Sequence[File], store: LayoutStore
+    checkout: Checkout,
+    part: Part,
+    engine: Engine,
+    metadata: Sequence[File],
+    store: LayoutStore,
+    compression: str,
 ) -> Layer:
     root = engine.root.lstrip("/")
     package = f"{root}/{engine.package}"
@@ -138,7 +161,14 @@ def _make(
             else:
                 writer.add(File(path, data, executable=entry.mode == "100755"))
 
-    layer = write_layer(store, fill, roots=[root], key=part.key, created_by=_label(part, engine))
+    layer = write_layer(
+        store,
+        fill,
+        roots=[root],
+        key=part.key,
+        created_by=_label(part, engine),
+        compression=compression,
+    )
     own = [] if part.name else [Package.from_metadata(metadata[0].data.decode())]
     return note_packages(layer, own)
 

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import BinaryIO, Protocol
 
 from slipway.errors import IntegrityError
-from slipway.image.descriptor import LAYER_GZIP, Descriptor
+from slipway.image.descriptor import LAYER_GZIP, LAYER_ZSTD, Descriptor
 from slipway.image.layout import BlobWriter, LayoutStore
 from slipway.image.model import Layer, canonical_json, sha256
 
@@ -27,8 +27,12 @@ OPAQUE = ".wh..wh..opq"
 # Seconds since 1970 of every entry: 1980-01-01, the oldest time that a zip can hold.
 MTIME = 315532800
 
-# Part of every layer key: change it when the bytes of a layer change for equal content.
-FORMAT = "tar+isal1/1"
+# Compressor, level and version of the tar, by the compression's name. Part of every layer key:
+# change it when equal content gives other bytes. Docker before 23 cannot read zstd.
+FORMATS = {"gzip": "tar+isal1/1", "zstd": "tar+zstd3/1"}
+DEFAULT_COMPRESSION = "gzip"
+
+_MEDIA_TYPES = {"gzip": LAYER_GZIP, "zstd": LAYER_ZSTD}
 
 _CHUNK = 1 << 20
 
@@ -39,9 +43,10 @@ class Sink(Protocol):
     def write(self, data: bytes) -> int: ...
 
 
-def layer_key(kind: str, content: object) -> str:
+def layer_key(kind: str, content: object, compression: str = DEFAULT_COMPRESSION) -> str:
     """The content key of a layer: its kind, the format version, and what decides its bytes."""
-    return sha256(canonical_json([kind, FORMAT, content])).removeprefix("sha256:")
+    described = canonical_json([kind, FORMATS[compression], content])
+    return sha256(described).removeprefix("sha256:")
 
 
 def safe_path(name: str, offender: str) -> str:
@@ -151,19 +156,17 @@ class LayerWriter:
         self._sink.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
 
 
-class GzipHasher:
+class Packer:
     """Compresses into a blob, taking the digest of the uncompressed side on the way.
 
     The compressor is fed pieces of one size, so that its output depends on the bytes alone and not
     on how they were written.
     """
 
-    def __init__(self, blob: BlobWriter) -> None:
-        from isal import isal_zlib
-
+    def __init__(self, blob: BlobWriter, compression: str = DEFAULT_COMPRESSION) -> None:
         self._blob = blob
         self._hash = hashlib.sha256()
-        self._gzip = isal_zlib.compressobj(level=1, wbits=31)
+        self._compressor = _compressor(compression)
         self._pending = bytearray()
 
     def write(self, data: bytes) -> int:
@@ -178,12 +181,29 @@ class GzipHasher:
         """End the stream; gives the diff id."""
         self._compress(bytes(self._pending))
         self._pending.clear()
-        self._blob.write(self._gzip.flush())
+        self._blob.write(self._compressor.flush())
         return f"sha256:{self._hash.hexdigest()}"
 
     def _compress(self, data: bytes) -> None:
         self._hash.update(data)
-        self._blob.write(self._gzip.compress(data))
+        self._blob.write(self._compressor.compress(data))
+
+
+class _Compressor(Protocol):
+    def compress(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+def _compressor(compression: str) -> _Compressor:
+    if compression == "zstd":
+        import zstandard
+
+        # One thread, and no checksum of its own: the blob has a digest.
+        return zstandard.ZstdCompressor(level=3, write_checksum=False).compressobj()
+    from isal import isal_zlib
+
+    return isal_zlib.compressobj(level=1, wbits=31)
 
 
 class Fill(Protocol):
@@ -193,7 +213,13 @@ class Fill(Protocol):
 
 
 def write_layer(
-    store: LayoutStore, fill: Fill, *, roots: Iterable[str], key: str, created_by: str
+    store: LayoutStore,
+    fill: Fill,
+    *,
+    roots: Iterable[str],
+    key: str,
+    created_by: str,
+    compression: str = DEFAULT_COMPRESSION,
 ) -> Layer:
     """Make a layer in `store` from what `fill` writes.
 
@@ -201,12 +227,11 @@ def write_layer(
     the layer again.
     """
     with store.writer() as blob:
-        gzip = GzipHasher(blob)
-        writer = LayerWriter(gzip, roots)
+        packer = Packer(blob, compression)
+        writer = LayerWriter(packer, roots)
         fill(writer)
         writer.finish()
-        diff_id = gzip.close()
-    descriptor = Descriptor(
-        LAYER_GZIP, blob.digest, blob.size, annotations={LAYER_KEY: key, DIFF_ID: diff_id}
-    )
+        diff_id = packer.close()
+    notes = {LAYER_KEY: key, DIFF_ID: diff_id}
+    descriptor = Descriptor(_MEDIA_TYPES[compression], blob.digest, blob.size, annotations=notes)
     return Layer(descriptor, diff_id, store, created_by=created_by)

@@ -12,6 +12,7 @@ import pytest
 
 from slipway.build.run import Built
 from slipway.errors import LockError, RepositoryError, TagTakenError
+from slipway.image import contents
 from slipway.image.layer import LAYER_KEY
 from slipway.image.model import Image
 from support.project import Project, lock_line, make_project, make_wheel
@@ -217,3 +218,16 @@ def test_no_commit_is_said(tmp_path: Path) -> None:
     project.git("init", "--quiet")
     with pytest.raises(RepositoryError, match="no commit yet"):
         project.build()
+
+
+def test_zstd_on_request_gives_other_layers_with_the_same_files(project: Project) -> None:
+    first = project.build()
+    text = (project.root / "docker/matrix.toml").read_text()
+    project.write("docker/matrix.toml", text.replace("[engine]", 'compression = "zstd"\n[engine]'))
+    second = project.build()
+    assert second.plan.path == "full"
+    kinds = {layer.descriptor.media_type for layer in second.image.layers[1:]}
+    assert kinds == {"application/vnd.oci.image.layer.v1.tar+zstd"}
+    before, after = (contents.read(b.image.layers).files for b in (first, second))
+    gone = {p for p in before.keys() ^ after.keys() if "dist-info" not in p}
+    assert gone == set(), "only the version differs, since the matrix was edited"

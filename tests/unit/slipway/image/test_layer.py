@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from slipway.errors import IntegrityError
+from slipway.image.descriptor import LAYER_ZSTD
 from slipway.image.layer import (
     DIFF_ID,
     LAYER_KEY,
     MTIME,
     File,
-    GzipHasher,
     LayerWriter,
+    Packer,
     Symlink,
     layer_key,
     safe_path,
@@ -68,7 +69,7 @@ def test_how_bytes_are_written_does_not_change_the_layer(store: LayoutStore) -> 
     digests = set()
     for piece in (1 << 10, 12345, 1 << 22):
         with store.writer() as blob:
-            hasher = GzipHasher(blob)
+            hasher = Packer(blob)
             for start in range(0, len(data), piece):
                 hasher.write(data[start : start + piece])
             diff_id = hasher.close()
@@ -158,3 +159,18 @@ def test_keys_differ_by_kind_and_content() -> None:
     keys = {layer_key("source", [1]), layer_key("source", [2]), layer_key("wheels", [1])}
     assert len(keys) == 3
     assert layer_key("source", {"b": 1, "a": 2}) == layer_key("source", {"a": 2, "b": 1})
+
+
+def test_zstd_holds_the_same_tar(store: LayoutStore) -> None:
+    import zstandard
+
+    gzipped = make(store, everything)
+    packed = write_layer(
+        store, everything, roots=["opt/x"], key="", created_by="", compression="zstd"
+    )
+    assert packed.diff_id == gzipped.diff_id
+    assert packed.descriptor.media_type == LAYER_ZSTD
+    with packed.open() as blob:
+        data = zstandard.ZstdDecompressor().decompressobj().decompress(blob.read())
+    assert data == plain(gzipped)
+    assert layer_key("source", 1, "zstd") != layer_key("source", 1)
