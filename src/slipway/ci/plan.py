@@ -99,7 +99,7 @@ def decide(
             continue
         # As a push would: a base's layers stay where they are.
         remote = Remote(repository, store, publishing=True)
-        _, plan = load_and_decide(checkout.root, name, store, cache, remote, full=full, ci=True)
+        plan = load_and_decide(checkout, name, store, cache, remote, full=full, ci=True)
         rows.append(row_of(plan, commits))
     if rows:
         return PushPlan(tuple(rows))
