@@ -47,9 +47,10 @@ class AccessLog:
             self._second = second
             self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         r = record
+        request_id = r.request_id if _PLAIN(r.request_id) else json.dumps(r.request_id)
         line = (
             f"time={self._stamp}.{int(now * 1000) % 1000:03d}Z msg=request"
-            f" request_id={quoted(r.request_id)} engine_rid={r.engine_rid or _EMPTY}"
+            f" request_id={request_id} engine_rid={r.engine_rid or _EMPTY}"
             f" worker={r.worker or _EMPTY} model={quoted(r.model)}"
             f" stream={'true' if r.stream else 'false'} outcome={r.outcome}"
             f" status={r.status} latency_ms={r.latency * 1e3:.2f} attempts={r.attempts}"

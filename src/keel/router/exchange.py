@@ -392,7 +392,8 @@ class Exchange:
         if complete or answered:
             self._client.finished(request.keep_alive)
         else:
-            self._client.cut(drained=self._chunked and not self._paused)
+            sized = self._head is not None and self._head.length is not None
+            self._client.cut(drained=(self._chunked or sized) and not self._paused)
 
     def _leave_worker(self, outcome: Outcome, *, over: bool = False) -> None:
         """Give back what the attempt took. Does nothing when that has been done.
