@@ -78,7 +78,8 @@ def merge_parts(
     sums_at = part_out + at.to(tl.int64)[:, :, None] * BLOCK_D
     columns = tl.arange(0, CHUNK)
     # Asked for before the weights are made, so that one wait covers both.
-    sums = tl.load(sums_at + columns[None, None, :], cache_modifier=".cg")
+    used = row_ok[:, None, None]
+    sums = tl.load(sums_at + columns[None, None, :], mask=used, other=0.0, cache_modifier=".cg")
     top = tl.max(tops, 1)
     weights = tl.exp2(tops - tl.where(top == float("-inf"), 0.0, top)[:, None])
     total = tl.sum(totals * weights, 1)
@@ -87,7 +88,9 @@ def merge_parts(
         offs = column + columns
         joined = tl.sum(sums * weights[:, :, None], 1)
         if column + CHUNK < BLOCK_D:
-            sums = tl.load(sums_at + (offs + CHUNK)[None, None, :], cache_modifier=".cg")
+            sums = tl.load(
+                sums_at + (offs + CHUNK)[None, None, :], mask=used, other=0.0, cache_modifier=".cg"
+            )
         tl.store(
             out + heads[:, None] * out_h + offs[None, :],
             joined.to(out.dtype.element_ty),
