@@ -14,7 +14,7 @@ import torch
 
 from kernels.measure import copy_limit, host_copy_limit
 
-PARTS = ("sparse_decode", "hisparse")
+PARTS = ("sparse_decode", "hisparse", "paged", "indexer", "elementwise")
 
 
 def main() -> None:

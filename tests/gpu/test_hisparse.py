@@ -38,12 +38,14 @@ def padded_pages(n: int, gen: torch.Generator) -> torch.Tensor:
     return rows(pages, hisparse.DSV4_PAGE_BYTES, gen)
 
 
-def item(pool: torch.Tensor, place: int, padded: bool) -> torch.Tensor:
+def items(pool: torch.Tensor, places: list[int], padded: bool) -> torch.Tensor:
+    """[places, bytes of an item]."""
+    at = torch.tensor(places, dtype=torch.int64)
     if not padded:
-        return pool[place]
-    page, offset = pool[place // 64], place % 64
-    scales = 64 * 576
-    return torch.cat([page[offset * 576 :][:576], page[scales + offset * 8 :][:8]])
+        return pool[at]
+    pages, offsets = pool[at // 64], (at % 64)[:, None]
+    values = pages.gather(1, offsets * 576 + torch.arange(576))
+    return torch.cat([values, pages.gather(1, 64 * 576 + offsets * 8 + torch.arange(8))], 1)
 
 
 @pytest.mark.parametrize("block", [0, 16, 128])
@@ -107,15 +109,15 @@ def test_equal_to_the_oracle(
         for b, misses in enumerate(expected.misses):
             recorded = zip(plan.source[b].tolist(), plan.target[b].tolist(), strict=True)
             assert list(recorded)[: len(misses)] == misses
+        pairs = [m for misses in expected.misses for m in misses]
+        sources, targets = [p[0] for p in pairs], [p[1] for p in pairs]
         for host, device in (
             (host_k, pools.device_k), (host_k, other.device_k),
             (host_v, pools.device_v), (host_v, other.device_v),
         ):  # fmt: skip
-            if host is None or device is None:
-                continue
-            copied = device.cpu()
-            for source, target in (m for misses in expected.misses for m in misses):
-                assert torch.equal(item(copied, target, padded), item(host, source, padded))
+            if host is not None and device is not None:
+                copied = items(device.cpu(), targets, padded)
+                assert torch.equal(copied, items(host, sources, padded))
         lengths = (lengths + 1).clamp(max=ctx)
 
 

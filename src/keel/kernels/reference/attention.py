@@ -202,22 +202,22 @@ def paged_decode(
     Returns:
         [bs, hq, dv] float64.
     """
-    lengths = torch.ones(len(seq_lens) + 1, dtype=torch.int64).cumsum(0) - 1
-    out = paged_prefill(
-        q,
+    out = torch.zeros(*q.shape[:2], v_cache.shape[2], dtype=torch.float64, device=q.device)
+    real = torch.nonzero(seq_lens > 0).flatten()
+    out[real] = paged_prefill(
+        q[real],
         k_cache,
         v_cache,
         req_to_token,
-        req_ids,
-        lengths,
-        (seq_lens - 1).clamp(min=0),
+        req_ids[real],
+        torch.arange(len(real) + 1),
+        seq_lens[real] - 1,
         scale,
         window,
         sink,
         k_scale,
         v_scale,
     )
-    out[seq_lens == 0] = 0
     return out
 
 

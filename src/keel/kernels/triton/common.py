@@ -50,6 +50,29 @@ def sink_logits(q, sink, heads, head_ok, offs_d, d_ok, D: tl.constexpr, scale, K
 
 
 @triton.jit
+def resolve_selected(
+    topk_row, table_row, slots_row, i, end, seq_len, offs_n, BLOCK: tl.constexpr,
+    TILE: tl.constexpr, SLOTS: tl.constexpr, CONTIGUOUS: tl.constexpr,
+):  # fmt: skip
+    """(slots, visible) of the keys of tile `i` of the selection; nothing is visible from `end`."""
+    PER_BLOCK: tl.constexpr = BLOCK // TILE
+    block = tl.load(topk_row + i // PER_BLOCK, mask=i < end, other=-1)
+    # No block: past the end of any sequence.
+    start = tl.where(block >= 0, block * BLOCK + (i % PER_BLOCK) * TILE, 1 << 30)
+    position = start + offs_n
+    visible = position < seq_len
+    if SLOTS:
+        slot = tl.load(slots_row + i * TILE + offs_n, mask=visible, other=-1)
+        visible = visible & (slot >= 0)
+    elif CONTIGUOUS:
+        begin = tl.load(table_row + start, mask=start < seq_len, other=0)
+        slot = begin + offs_n
+    else:
+        slot = tl.load(table_row + position, mask=visible, other=0)
+    return slot, visible
+
+
+@triton.jit
 def finish(acc, total, v_scale):
     """The softmax's quotient; zeros where nothing was visible."""
     return acc * (v_scale / tl.where(total == 0.0, 1.0, total))[:, None]
@@ -96,6 +119,16 @@ def merge_parts(
             joined.to(out.dtype.element_ty),
             mask=row_ok[:, None] & (offs < D)[None, :],
         )
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """How a decode is cut up: into `parts` programs a (request, KV head), `tile` keys a step."""
+
+    parts: int
+    tile: int
+    warps: int
+    stages: int
 
 
 @dataclass(frozen=True)
@@ -207,3 +240,15 @@ def sink_kind(sink: torch.Tensor | None, hq: int, d: int) -> int:
 def power_of_two_below(n: int) -> int:
     """The largest power of two that is at most n, at least 1."""
     return 1 << (max(1, n).bit_length() - 1)
+
+
+def split_width(d: int) -> tuple[int, int]:
+    """A head's width as a power of two and another that covers the rest: 576 is 512 and 64.
+
+    Raises:
+        ValueError: under 16.
+    """
+    if d < 16:
+        raise ValueError(f"a head is at least 16 wide, not {d}")
+    main = power_of_two_below(d)
+    return main, 0 if d == main else max(16, 1 << (d - main - 1).bit_length())

@@ -2,58 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from keel.kernels.triton.common import (
     LOG2_E,
+    DecodeConfig,
     Workspace,
     check_cache,
     finish,
     merge_parts,
     power_of_two_below,
     processors,
+    resolve_selected,
     sink_kind,
     sink_logits,
     softmax_step,
     workspace_for,
 )
-
-
-@dataclass(frozen=True)
-class DecodeConfig:
-    """How a decode is cut up: into `parts` programs a (request, KV head), `tile` keys a step."""
-
-    parts: int
-    tile: int
-    warps: int
-    stages: int
-
-
-@triton.jit
-def _resolve(
-    topk_row, table_row, slots_row, i, end, seq_len, offs_n, BLOCK: tl.constexpr,
-    TILE: tl.constexpr, SLOTS: tl.constexpr, CONTIGUOUS: tl.constexpr,
-):  # fmt: skip
-    """(slots, visible) of the keys of tile `i` of the selection; nothing is visible from `end`."""
-    PER_BLOCK: tl.constexpr = BLOCK // TILE
-    block = tl.load(topk_row + i // PER_BLOCK, mask=i < end, other=-1)
-    # No block: past the end of any sequence.
-    start = tl.where(block >= 0, block * BLOCK + (i % PER_BLOCK) * TILE, 1 << 30)
-    position = start + offs_n
-    visible = position < seq_len
-    if SLOTS:
-        slot = tl.load(slots_row + i * TILE + offs_n, mask=visible, other=-1)
-        visible = visible & (slot >= 0)
-    elif CONTIGUOUS:
-        begin = tl.load(table_row + start, mask=start < seq_len, other=0)
-        slot = begin + offs_n
-    else:
-        slot = tl.load(table_row + position, mask=visible, other=0)
-    return slot, visible
 
 
 @triton.jit
@@ -94,7 +61,7 @@ def _kernel(
     end = tl.minimum(first + tiles_per_part, tiles)
     # The slots of a tile are loaded one step ahead and carried, so that the loads of keys and
     # values depend on no load of their own step and the pipeliner can put them stages ahead.
-    slot, visible = _resolve(
+    slot, visible = resolve_selected(
         topk_row, table_row, slots_row, first, end, seq_len, offs_n, BLOCK, TILE, SLOTS, CONTIGUOUS
     )
     for i in tl.range(first, end):
@@ -109,7 +76,7 @@ def _kernel(
             other=0.0,
         )
         seen = visible
-        slot, visible = _resolve(
+        slot, visible = resolve_selected(
             topk_row, table_row, slots_row, i + 1, end, seq_len, offs_n, BLOCK, TILE, SLOTS,
             CONTIGUOUS,
         )  # fmt: skip
