@@ -1,7 +1,8 @@
 """keel against Hugging Face transformers on this machine's CPU, float32, in one run.
 
 Prefill of 512 tokens and decoding at batch 1 and 8 after prompts of 128 tokens, SmolLM2-135M.
-Rounds alternate between the two, so that a noisy neighbour disturbs both. The ratio is the median of the rounds'; `best` is that of the best rounds, which is
+Rounds alternate between the two, so that a noisy neighbour disturbs both. The ratio is the median
+of the rounds'; `best` is that of the best rounds, which is
 what a machine shared with others can still tell.
 Prints a table, and with --json a JSON object instead.
 """
