@@ -59,3 +59,8 @@ def _connection(request: ClientRequest) -> bytes:
     if not request.keep_alive:
         return b"connection: close\r\n"
     return b"connection: keep-alive\r\n" if request.old else b""
+
+
+def has_error_event(data: bytes) -> bool:
+    """Whether an event of the stream is an error; one that is split over two reads is missed."""
+    return b'data: {"error"' in data or b'data:{"error"' in data or b"event: error" in data

@@ -12,11 +12,11 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from keel.router.answer import framed_end, framed_piece, response_head
+from keel.router.answer import framed_end, framed_piece, has_error_event, response_head
 from keel.router.client import ClientConnection, ClientRequest
-from keel.router.outcome import Outcome, Record, of_status
+from keel.router.outcome import BAD, COMPLETE, GOOD, Outcome, Record, of_status
 from keel.router.plan import CHAT, GENERATION, Plan
-from keel.router.refusal import Refusal
+from keel.router.refusal import Refusal, refusal_for
 from keel.router.splice import mint_rid, splice
 from keel.router.upstream.base import Call, Failure, FailureKind, Head
 from keel.router.upstream.base import Exchange as Running
@@ -196,9 +196,9 @@ class Exchange:
         """As `Sink.response`."""
         self._last = time.monotonic()
         if self._relayed and not end and self._chunked:  # the middle of a stream
-            if self._events and b'"error"' in data and _has_error_event(data):
+            if self._events and b'"error"' in data and has_error_event(data):
                 self._error_event = True
-            self._client.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self._client.write(framed_piece(data))
             return
         if head is not None:
             self._head = head
@@ -223,7 +223,7 @@ class Exchange:
     def _relay(self, data: bytes, end: bool) -> None:
         head = self._head
         assert head is not None
-        if self._events and b'"error"' in data and _has_error_event(data):
+        if self._events and b'"error"' in data and has_error_event(data):
             self._error_event = True
         pieces = []
         if not self._relayed:
@@ -343,9 +343,8 @@ class Exchange:
         if self._relayed:
             self._finish(outcome)
             return
-        status, code, text = _SENTENCES[outcome]
         where = f" ({self._worker.url}: {self._error})" if self._worker and self._error else ""
-        self._answer(Refusal(status, code, text + where), outcome)
+        self._answer(refusal_for(outcome, where), outcome)
 
     def _refuse(self, refusal: Refusal) -> None:
         unavailable = refusal.status >= 500
@@ -365,7 +364,7 @@ class Exchange:
         if self._outcome is not None:
             return
         self._outcome = outcome
-        complete = outcome in _COMPLETE
+        complete = outcome in COMPLETE
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -406,9 +405,9 @@ class Exchange:
             return
         self._permit = None
         worker.end(self._plan.ask.tokens)
-        if outcome in _GOOD:
+        if outcome in GOOD:
             worker.breaker.succeed(permit)
-        elif outcome in _BAD:
+        elif outcome in BAD:
             worker.breaker.fail(permit)
         else:
             worker.breaker.release(permit)
@@ -418,29 +417,3 @@ class Exchange:
         refused = self._head is not None and not 200 <= self._head.status < 300
         if self._rid and self._sent and not over and not refused:
             self._router.aborter.abort(worker, self._rid, self._authorization)
-
-
-_COMPLETE = frozenset(
-    (
-        Outcome.SUCCESS,
-        Outcome.ERROR_EVENT,
-        Outcome.CLIENT_ERROR,
-        Outcome.BACKPRESSURE,
-        Outcome.SERVER_ERROR,
-    )
-)
-_GOOD = frozenset((Outcome.SUCCESS, Outcome.ERROR_EVENT, Outcome.CLIENT_ERROR))
-_BAD = frozenset((Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TRUNCATED, Outcome.TIMEOUT))
-_SENTENCES = {
-    Outcome.UNREACHABLE: (502, "upstream_unreachable", "no worker gave an answer"),
-    Outcome.TRUNCATED: (502, "upstream_truncated", "the worker's answer broke off"),
-    Outcome.TIMEOUT: (504, "upstream_timeout", "the worker did not answer in time"),
-    Outcome.EXPIRED: (504, "stale_request_expired", "the request took too long and was ended"),
-    Outcome.SHUTDOWN: (503, "router_shutting_down", "the router is shutting down"),
-    Outcome.CANCELLED: (408, "client_stalled", "the client took nothing of its answer"),
-}
-
-
-def _has_error_event(data: bytes) -> bool:
-    """Whether an event of the stream is an error; one that is split over two reads is missed."""
-    return b'data: {"error"' in data or b'data:{"error"' in data or b"event: error" in data

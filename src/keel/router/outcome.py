@@ -25,6 +25,21 @@ class Outcome(StrEnum):
     UNAVAILABLE = "unavailable"  # refused by the router, for lack of workers
 
 
+# The worker's answer came whole: the engine has finished, and there is nothing to abort.
+COMPLETE = frozenset(
+    (
+        Outcome.SUCCESS,
+        Outcome.ERROR_EVENT,
+        Outcome.CLIENT_ERROR,
+        Outcome.BACKPRESSURE,
+        Outcome.SERVER_ERROR,
+    )
+)
+# What speaks for the worker, and what against it; the others say nothing about it.
+GOOD = frozenset((Outcome.SUCCESS, Outcome.ERROR_EVENT, Outcome.CLIENT_ERROR))
+BAD = frozenset((Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TRUNCATED, Outcome.TIMEOUT))
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One request, seen from its end.
 

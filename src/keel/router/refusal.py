@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from keel.router.outcome import Outcome
+
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -63,3 +65,19 @@ def breaker_open(url: str) -> Refusal:
 def unknown_model(model: str) -> Refusal:
     """Several models are served, and this is none of them."""
     return Refusal(404, "model_not_found", f"no worker serves the model {model!r}", "model")
+
+
+_SENTENCES = {
+    Outcome.UNREACHABLE: (502, "upstream_unreachable", "no worker gave an answer"),
+    Outcome.TRUNCATED: (502, "upstream_truncated", "the worker's answer broke off"),
+    Outcome.TIMEOUT: (504, "upstream_timeout", "the worker did not answer in time"),
+    Outcome.EXPIRED: (504, "stale_request_expired", "the request took too long and was ended"),
+    Outcome.SHUTDOWN: (503, "router_shutting_down", "the router is shutting down"),
+    Outcome.CANCELLED: (408, "client_stalled", "the client took nothing of its answer"),
+}
+
+
+def refusal_for(outcome: Outcome, where: str) -> Refusal:
+    """What a client is told of a request that a worker had and that ended without its answer."""
+    status, code, text = _SENTENCES[outcome]
+    return Refusal(status, code, text + where)
