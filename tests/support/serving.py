@@ -48,7 +48,7 @@ class Server:
             assert self.process.poll() is None, self.text()
             return re.search(r"listening on (http://\S+:\d+)", self.text())
 
-        self.url = wait_for(look, "the server listens")[1]
+        self.url = wait_for(look, "the server listens", 120)[1]
 
     def wait_ready(self) -> None:
         self.wait_listening()

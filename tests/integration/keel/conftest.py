@@ -56,8 +56,10 @@ class Launcher:
 def start(model_path: Path, environment: dict[str, str], tmp_path: Path) -> Iterator[Launcher]:
     """For servers that a test has for itself."""
     launcher = Launcher(model_path, environment, tmp_path)
-    yield launcher
-    launcher.end()
+    try:
+        yield launcher
+    finally:
+        launcher.end()
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +68,10 @@ def server(
 ) -> Iterator[Server]:
     """A server for tests that leave it as it was."""
     launcher = Launcher(model_path, environment, tmp_path_factory.mktemp("server"))
-    yield launcher("--enable-cache-report", "--served-model-name", "smollm2")
-    launcher.end()
+    try:
+        yield launcher("--enable-cache-report", "--served-model-name", "smollm2")
+    finally:
+        launcher.end()
 
 
 @pytest.fixture

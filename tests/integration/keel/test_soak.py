@@ -36,9 +36,11 @@ def server(
     flags += ["--log-level", "info", "--max-running-requests", "16"]
     log = tmp_path_factory.mktemp("log") / "log"
     server = Server.launch(str(folder), flags, environment, log)
-    server.wait_ready()
-    yield server
-    server.end()
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.end()
 
 
 def memory(server: Server) -> int:
