@@ -6,10 +6,8 @@ the key, so that a plan can say which of them changed.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from slipway.build.lock import Lock
@@ -30,15 +28,20 @@ class DependencyKey:
 
 
 def compute(
-    root: Path,
+    project: Mapping[str, Any],
     engine: Engine,
     variant: Variant,
     lock: Lock,
     base_digest: str,
     compression: str = DEFAULT_COMPRESSION,
 ) -> DependencyKey:
-    """The dependency key of a variant as the working tree has it."""
-    project = tomllib.loads((root / engine.pyproject).read_text())
+    """The dependency key of a variant.
+
+    Args:
+        project: `pyproject.toml` as a table.
+        base_digest: of the base's manifest.
+        compression: of the layers.
+    """
     table = project.get("project", {})
     inputs: dict[str, Any] = {
         "base": base_digest,

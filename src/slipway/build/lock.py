@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -85,8 +87,6 @@ def load(root: Path, variant: Variant) -> Lock:
     Raises:
         LockError: it is missing, or an entry is not pinned to one version with a hash.
     """
-    from packaging.markers import Marker
-
     path = root / variant.lock
     remedy = f"slipway image lock {variant.name}"
     try:
@@ -107,11 +107,42 @@ def load(root: Path, variant: Variant) -> Lock:
             raise LockError(
                 f"{variant.lock}: {requirement.strip()!r} is not pinned with == and a hash", remedy
             )
-        if marker and not Marker(marker.strip()).evaluate(environment):
+        if marker and not _applies(marker.strip(), environment):
             continue
         bare = normalise(name.partition("[")[0].strip())
         pins[bare] = Pin(bare, version.strip(), hashes)
     return Lock(variant.lock, pins)
+
+
+def _applies(marker: str, environment: dict[str, str]) -> bool:
+    from packaging.markers import Marker
+
+    return Marker(marker).evaluate(environment)
+
+
+def check_once(
+    root: Path,
+    lock: Lock,
+    project: Mapping[str, Any],
+    engine: Engine,
+    variant: Variant,
+    cache: Path,
+) -> None:
+    """`check`, unless these very files passed it before on this machine.
+
+    To judge requirements takes a library whose import alone costs a tenth of a fast build.
+    """
+    files = (root / engine.pyproject, root / lock.path, root / "docker/matrix.toml")
+    judged = hashlib.sha256(f"1 {variant.name}".encode())
+    for path in files:
+        judged.update(hashlib.sha256(path.read_bytes()).digest())
+    passed = cache / "locks" / judged.hexdigest()
+    if passed.exists():
+        return
+    check(lock, project, engine, variant)
+    with suppress(OSError):  # a cache that cannot be written only costs time
+        passed.parent.mkdir(parents=True, exist_ok=True)
+        passed.touch()
 
 
 def check(lock: Lock, project: Mapping[str, Any], engine: Engine, variant: Variant) -> None:

@@ -119,6 +119,8 @@ def decide(
     matrix: Matrix,
     variant: Variant,
     base: Base,
+    lock: Lock,
+    project: Mapping[str, Any],
     store: LayoutStore,
     remote: Remote | None = None,
     *,
@@ -129,19 +131,16 @@ def decide(
     """Decide how the variant is built from the working tree.
 
     Args:
+        lock: of the variant, and found to satisfy `project`.
+        project: `pyproject.toml` as a table.
         remote: a repository whose deps image does as well as a local one.
 
     Raises:
         RepositoryError: no commit to name the image after.
-        LockError: the lock does not satisfy the project.
     """
-    root, engine = checkout.root, matrix.engine
     commit = checkout.commit()
     dirty = checkout.is_dirty()
-    project = locks.read_project(root / engine.pyproject)
-    lock = locks.load(root, variant)
-    locks.check(lock, project, engine, variant)
-    key = keys.compute(root, engine, variant, lock, base.digest, matrix.compression)
+    key = keys.compute(project, matrix.engine, variant, lock, base.digest, matrix.compression)
     deps_tag = tags.deps_tag(variant.name, key.value)
     moment = moment or datetime.now(UTC)
     branch = checkout.branch()
@@ -244,14 +243,18 @@ def load_and_decide(
     variant = matrix.variant(variant_name or matrix.default_variant)
     # What can be refused without the base is refused before the base is made.
     project = locks.read_project(checkout.root / matrix.engine.pyproject)
-    locks.check(locks.load(checkout.root, variant), project, matrix.engine, variant)
+    lock = locks.load(checkout.root, variant)
+    locks.check_once(checkout.root, lock, project, matrix.engine, variant, cache)
     base = bases.choose(checkout.root, store, variant, cache, remote)
-    plan = decide(checkout, matrix, variant, base, store, remote, full=full, ci=ci)
+
+    def on(base: Base) -> Plan:
+        return decide(
+            checkout, matrix, variant, base, lock, project, store, remote, full=full, ci=ci
+        )
+
+    plan = on(base)
     if plan.path == "full":
         sparse = remote is not None and remote.publishing
         had = bases.fetch(store, variant, base, cache, sparse=sparse)
-        if had.digest != base.digest:
-            plan = decide(checkout, matrix, variant, had, store, remote, full=full, ci=ci)
-        else:
-            plan = replace(plan, base=had)
+        plan = on(had) if had.digest != base.digest else replace(plan, base=had)
     return plan

@@ -16,7 +16,8 @@ def compute(project: Project, base: str = BASE) -> keys.DependencyKey:
     matrix = load(project.root)
     variant = matrix.variant("cpu")
     lock = locks.load(project.root, variant)
-    return keys.compute(project.root, matrix.engine, variant, lock, base)
+    table = locks.read_project(project.root / matrix.engine.pyproject)
+    return keys.compute(table, matrix.engine, variant, lock, base)
 
 
 @pytest.mark.parametrize(

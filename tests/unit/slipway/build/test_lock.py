@@ -106,3 +106,30 @@ def test_the_cpu_image_of_this_repository_never_gets_cuda() -> None:
     with pytest.raises(LockError, match=f"locks torch=={cuda}, but the variant cpu") as caught:
         locks.check(swapped, project, matrix.engine, variant)
     assert "slipway image lock cpu" in caught.value.remedy
+
+
+def test_what_passed_before_is_not_judged_again_and_what_changed_is(
+    project: Project, matrix: Matrix, variant: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    real = locks.check
+
+    def counting(lock: locks.Lock, *rest: Any) -> None:
+        judged.append("")
+        real(lock, *rest)
+
+    monkeypatch.setattr(locks, "check", counting)
+
+    def once() -> None:
+        table = locks.read_project(project.root / matrix.engine.pyproject)
+        lock = locks.load(project.root, variant)
+        locks.check_once(project.root, lock, table, matrix.engine, variant, project.cache)
+
+    once()
+    once()
+    assert len(judged) == 1
+    project.write("docker/locks/cpu.txt", f"small==1.0 {HASH}\n")
+    for count in (2, 3):
+        with pytest.raises(LockError, match="big"):
+            once()
+        assert len(judged) == count, "a failure is not remembered"
