@@ -38,7 +38,7 @@ class ChoiceError(UsageError):
 
     Args:
         reasons: one sentence each.
-        nearest: complete dimension choices that work, nearest first.
+        nearest: choices that work, nearest first; those that it leaves out can stay as they are.
     """
 
     def __init__(self, reasons: Sequence[str], nearest: Sequence[Mapping[str, str]] = ()) -> None:
@@ -99,7 +99,8 @@ def generate(kitchen: Kitchen, choices: Mapping[str, str]) -> Command:
         raise ChoiceError([why_no_cell(recipe, full)], nearest(recipe, full))
     flags, env, notes, needs, reasons = compose(recipe, cell, full)
     if reasons:
-        raise ChoiceError(reasons, [dimensions_of(recipe, full)])
+        works = {layer.id: layer.default for layer in recipe.layers if layer.id in reasons}
+        raise ChoiceError(list(reasons.values()), [dimensions_of(recipe, full) | works])
     image = select(recipe.images, full)
     name = select(recipe.models, full)
     assert image is not None  # `structure.problems` proved that every cell has both
@@ -251,15 +252,16 @@ def _layered(
 
 def compose(
     recipe: Recipe, cell: Cell, choices: Mapping[str, str]
-) -> tuple[list[str], dict[str, str], list[str], list[Need], list[str]]:
-    """Flags, environment, notes, needs, and the reasons why a chosen option is disabled."""
+) -> tuple[list[str], dict[str, str], list[str], list[Need], dict[str, str]]:
+    """Flags, environment, notes, needs, and by layer the reasons why its option is disabled."""
     flags = list(cell.flags)
     env = dict(entry.split("=", 1) for entry in cell.env)
-    notes, needs, reasons = list(cell.notes), list(cell.needs), []
+    notes, needs = list(cell.notes), list(cell.needs)
+    reasons: dict[str, str] = {}
     for layer in recipe.layers:
         option = chosen(layer, choices)
         if (reason := blocked(option, choices, flags)) is not None:
-            reasons.append(f"{layer.title}, {option.label}: {reason}")
+            reasons[layer.id] = f"{layer.title}, {option.label}: {reason}"
         flags = apply(flags, option)
         env |= dict(entry.split("=", 1) for entry in option.env)
         notes += [option.note] if option.note else []

@@ -144,14 +144,17 @@ const cookbook = (() => {
   }
 
   function compose(recipe, cell, choices) {
-    const made = { flags: list(cell.flags), env: {}, reasons: [] };
+    const made = { flags: list(cell.flags), env: {}, reasons: [], works: {} };
     made.notes = [...list(cell.notes)];
     made.needs = [...list(cell.needs)];
     setEnv(made.env, cell.env);
     for (const layer of layersOf(recipe)) {
       const option = layer.options.find((one) => one.id === choices[layer.id]);
       const reason = blocked(option, choices, made.flags);
-      if (reason !== null) made.reasons.push(`${layer.title}, ${option.label}: ${reason}`);
+      if (reason !== null) {
+        made.reasons.push(`${layer.title}, ${option.label}: ${reason}`);
+        made.works[layer.id] = layer.default;
+      }
       made.flags = apply(made.flags, option);
       setEnv(made.env, option.env);
       if (option.note) made.notes.push(option.note);
@@ -226,7 +229,7 @@ const cookbook = (() => {
     const made = compose(recipe, cell, full);
     if (made.reasons.length) {
       const here = Object.fromEntries(recipe.dimensions.map((one) => [one.id, full[one.id]]));
-      throw new ChoiceError(made.reasons, [here]);
+      throw new ChoiceError(made.reasons, [{ ...here, ...made.works }]);
     }
     const image = select(recipe.images, full);
     const name = select(recipe.models, full);

@@ -82,12 +82,12 @@ def test_images_are_looked_up_by_the_most_specific_match() -> None:
         (
             {"hw": "mi355x", "speculative": "draft"},
             "Speculation, Draft model: the draft runs on CUDA only",
-            {"hw": "mi355x", "quant": "fp8", "strategy": "latency"},
+            {"hw": "mi355x", "quant": "fp8", "strategy": "latency", "speculative": "recipe"},
         ),
         (
             {"strategy": "throughput", "speculative": "draft"},
             "Speculation, Draft model: a draft cannot run beside DP attention",
-            {"hw": "h200", "quant": "fp8", "strategy": "throughput"},
+            {"hw": "h200", "quant": "fp8", "strategy": "throughput", "speculative": "recipe"},
         ),
     ],
 )
@@ -98,7 +98,7 @@ def test_an_invalid_choice_gives_the_reason_and_what_is_nearest(
         generate(KITCHEN, choices)
     assert caught.value.reasons == (reason,)
     assert caught.value.nearest[0] == near
-    generate(KITCHEN, near)
+    generate(KITCHEN, {**choices, **near})
 
 
 def test_unknown_ids_and_options_name_those_that_exist() -> None:
