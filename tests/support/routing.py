@@ -15,8 +15,8 @@ from keel.router.launch import LocalControl, make_router, static_specs
 from keel.router.load import LoadBoard
 from keel.router.router import Router
 from keel.router.serving import serving
-from keel.router.sockets import listen
 from keel.router.worker import WorkerSpec
+from keel.sockets import listen
 
 T = TypeVar("T")
 PATIENCE = 10.0

@@ -12,7 +12,7 @@ import httptools
 
 from keel.router.headers import Headers
 from keel.router.refusal import Refusal
-from keel.router.sockets import no_delay
+from keel.sockets import no_delay
 
 _MAX_HEAD = 64 * 1024
 # Requests sent ahead of their answers. The socket is always read, so that a client's leaving is

@@ -16,10 +16,10 @@ from keel.router.load import LoadBoard
 from keel.router.metrics import Snapshot
 from keel.router.router import Router
 from keel.router.serving import serving
-from keel.router.sockets import listen
 from keel.router.supervisor import Supervisor
 from keel.router.tokenisation import Tokenisation, load_renderer
 from keel.router.worker import WorkerSpec, specs_of
+from keel.sockets import listen
 
 log = logging.getLogger("keel.router")
 

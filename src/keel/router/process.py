@@ -19,8 +19,8 @@ from keel.router.messages import Done, Message, Please, Serving, Tell, Told, pac
 from keel.router.metrics import Snapshot
 from keel.router.router import Router
 from keel.router.serving import serving
-from keel.router.sockets import listen
 from keel.router.worker import WorkerSpec
+from keel.sockets import listen
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):

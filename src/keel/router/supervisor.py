@@ -20,8 +20,8 @@ from keel.router.load import LoadBoard, shared_memory
 from keel.router.messages import Done, Please, Serving, Tell, Told, packed, receive
 from keel.router.metrics import Snapshot, summed
 from keel.router.process import ProcessSpec
-from keel.router.sockets import listen
 from keel.router.worker import WorkerSpec
+from keel.sockets import listen
 
 log = logging.getLogger("keel.router")
 

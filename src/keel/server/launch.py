@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import signal
@@ -15,12 +14,13 @@ import uvicorn
 import uvloop
 
 from keel.args import ServerArgs, parse
-from keel.errors import AddressInUseError, EngineDiedError
+from keel.errors import EngineDiedError
 from keel.models.config import ModelConfig
 from keel.models.registry import check_architecture
 from keel.server.app import make_app
 from keel.server.client import SchedulerClient
 from keel.server.state import ServerState
+from keel.sockets import listen
 from keel.tokenizer.load import load_tokenizer
 from keel.weights.checkpoint import open_checkpoint
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     """
     args = parse(argv)
     _set_up_logging(args.log_level)
-    listener = bind(args.host, args.port)
+    listener = listen(args.host, args.port)
     with contextlib.closing(listener):
         client = SchedulerClient(args)
         try:
@@ -61,29 +61,6 @@ def load_state(args: ServerArgs, client: SchedulerClient) -> ServerState:
     tokenizer = load_tokenizer(args, checkpoint)
     config: ModelConfig = checkpoint.config
     return ServerState.make(args, client, tokenizer, config)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; first of all, so that a taken port costs no time.
-
-    Raises:
-        AddressInUseError: the port is taken, or the address is not this machine's.
-    """
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had: {error.strerror}"
-        raise AddressInUseError(
-            f"{host}:{port} {why}", "choose another with --host and --port, or end who has it"
-        ) from error
-    listener.setblocking(False)
-    return listener
 
 
 class _Server(uvicorn.Server):

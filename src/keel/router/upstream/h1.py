@@ -10,8 +10,8 @@ from typing import Any, cast
 import httptools
 
 from keel.router.headers import Headers
-from keel.router.sockets import no_delay
 from keel.router.upstream.base import Call, Failure, FailureKind, Head, Piece, Sink
+from keel.sockets import no_delay
 
 # Workers close idle connections (uvicorn after 5 s); a request sent into a closing connection may
 # or may not be lost, so a connection is not used again near that age.

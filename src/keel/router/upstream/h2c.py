@@ -14,8 +14,8 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from keel.router.sockets import no_delay
 from keel.router.upstream.base import Call, Failure, FailureKind, Head, Piece, Sink
+from keel.sockets import no_delay
 
 _STREAM_WINDOW = 1024 * 1024
 _CONNECTION_WINDOW = 64 * 1024 * 1024

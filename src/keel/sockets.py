@@ -1,4 +1,4 @@
-"""Sockets as the router wants them."""
+"""Listening sockets and their options, for the server and the router."""
 
 from __future__ import annotations
 
