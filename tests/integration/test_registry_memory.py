@@ -34,7 +34,7 @@ if what == "push":
     push_image(store.read_image("v1"), repository, ["v1"])
 else:
     pull_image(repository, "v1", store, Platform("linux", "amd64"))
-# Not getrusage: its ru_maxrss is handed on through exec, so it may be that of the test's own process.
+# Not getrusage: ru_maxrss is handed on through exec, so it may be the peak of the test process.
 [peak] = [x for x in open("/proc/self/status") if x.startswith("VmHWM:")]
 print(int(peak.split()[1]) * 1024)
 """
