@@ -164,7 +164,7 @@ def sweep(only: int = 0, of: int = 1, quick: bool = False) -> list[Table]:
         table = Table(f"cuts, pages of {page}", ["heads", "batch", "best first"])
         for hq, hkv, bs in BARS:
             pairs = bs * hkv
-            centre = config_for(pairs, K * BLOCK, BLOCK, torch.device("cuda")).parts
+            centre = config_for(pairs, K * BLOCK, BLOCK, page > 1, torch.device("cuda")).parts
             found = []
             sets = caches[hkv].sets(hq, bs)
             for parts, (tile, warps, stages) in product(

@@ -119,15 +119,20 @@ def _kernel(
             )  # fmt: skip
 
 
-def config_for(pairs: int, selected: int, block: int, device: torch.device) -> DecodeConfig:
+def config_for(
+    pairs: int, selected: int, block: int, contiguous: bool, device: torch.device
+) -> DecodeConfig:
     """The cut for a number of (request, KV head) pairs, from shapes alone.
 
     Parts fill one wave of two programs a multiprocessor, so that none waits for a second wave; a
     part has at least one tile. Over 16 parts, the merge costs more than a shorter part saves.
-    Figures: bench/kernels/NOTES.md.
+    Unsplit programs over scattered slots do better with tiles of 128, since each lookup then
+    serves a longer step. Figures: bench/kernels/NOTES.md.
     """
     wave = 2 * processors(device)
     parts = power_of_two_below(min(wave // pairs if pairs <= wave else 1, 8 if pairs > 4 else 16))
+    if parts == 1 and contiguous:
+        return DecodeConfig(1, min(64, block), warps=4, stages=4)
     if parts == 1:
         tile = min(128, block)
         return DecodeConfig(1, tile, warps=8 if tile == 128 else 4, stages=2)
@@ -197,7 +202,7 @@ def block_sparse_decode(
     if bs == 0:
         return out
     pairs, group = bs * hkv, hq // hkv
-    cut = config or config_for(pairs, k * block, block, q.device)
+    cut = config or config_for(pairs, k * block, block, page_size % 64 == 0, q.device)
     rows, block_dv = max(16, triton.next_power_of_2(group)), triton.next_power_of_2(dv)
     if workspace is None:
         parts = pairs * cut.parts if cut.parts > 1 else 1
