@@ -70,13 +70,19 @@ def judge(
                 kept[digest] = f"{name} is a release"
     kept |= {d: why for d, why in _newest(names, keep, keep_days, now).items() if d not in kept}
     needed = {dependency_keys.get(digest, "")[:12] for digest in kept} - {""}
+    for digest, own in by_digest.items():
+        if any(name.startswith("deps-") and name[-12:] in needed for name in own):
+            kept.setdefault(digest, "images that stay stand on it")
+        if any(name.startswith("base-") for name in own):
+            kept.setdefault(digest, "it is a base")
+    subjects = kept.keys() | pinned
+    for digest, own in by_digest.items():
+        # The list of what refers to an image, where a registry keeps it under a tag (spec 1.1).
+        if any(name.replace("sha256-", "sha256:", 1) in subjects for name in own):
+            kept.setdefault(digest, "it refers to an image that stays")
     verdicts = []
     for digest, own in by_digest.items():
         why = kept.get(digest, "")
-        if not why and any(n.startswith("deps-") and n[-12:] in needed for n in own):
-            why = "images that stay stand on it"
-        if not why and any(n.startswith("base-") for n in own):
-            why = "it is a base"
         reason = why or f"older than the last {keep} and than {keep_days} days"
         verdicts.append(Verdict(digest, tuple(sorted(own)), bool(why), reason))
     return sorted(verdicts, key=lambda verdict: verdict.names)

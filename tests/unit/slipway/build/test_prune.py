@@ -69,6 +69,15 @@ def test_deps_images_stay_as_long_as_what_stands_on_them() -> None:
     assert "deps-cpu-" + "a" * 12 not in stays(names, keys=keys)
 
 
+def test_what_refers_to_an_image_stays_and_goes_with_it() -> None:
+    def referrers(number: int) -> str:
+        return digest(number).replace(":", "-")
+
+    names = {build(1): 1, build(2): 2, "main-latest": 2, referrers(1): 11, referrers(2): 12}
+    assert set(names) - stays(names) == {build(1), referrers(1)}
+    assert referrers(3) in stays({referrers(3): 13}, pinned={3})
+
+
 def test_committed_deployments_are_read(project: Project) -> None:
     project.write("deploy/site/dockerserve-x.yml", f"image: a/b@{digest(7)}\n")
     project.write("deploy/site/archive-20260101/old.yml", f"image: a/b@{digest(8)}\n")
