@@ -76,6 +76,31 @@ def plan(
 
 
 @command.command()
+@_store_option
+@_registry
+@_repo
+@_json
+def matrix(store: Path | None, registry: str, repo: str, as_json: bool) -> None:
+    """Every variant with its plan and its names: the rows of a workflow's matrix."""
+    from slipway.build import matrix as matrices
+    from slipway.build.git import find_checkout
+    from slipway.build.run import plan as decide
+    from slipway.build.wheels import cache_folder
+    from slipway.ci.plan import row_of
+
+    start, target = Path.cwd(), _target(registry, repo)
+    rows = [
+        row_of(decide(start, name, store, cache_folder(), target=target, say=_say))
+        for name in matrices.load(find_checkout(start).root).variants
+    ]
+    if as_json:
+        click.echo(json.dumps({"include": [row.to_json() for row in rows]}))
+        return
+    for row in rows:
+        click.echo(f"{row.variant}: {row.plan}: {row.why}\n  {row.tag}, {row.alias}")
+
+
+@command.command()
 @click.argument("tag", default="")
 @_variant
 @_full
