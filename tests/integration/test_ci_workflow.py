@@ -19,6 +19,7 @@ from slipway.deploy.compose import read_compose
 from slipway.image.descriptor import Descriptor, Platform
 from slipway.image.layout import LayoutStore
 from slipway.image.registry import pull_image
+from support.gitea import TOKEN, gitea
 from support.project import lock_line, make_wheel
 from support.pushes import IMAGE, PASSWORD, Line, line
 
@@ -196,3 +197,44 @@ def test_an_instance_that_evaluates_vars_to_nothing_is_told(published: Line) -> 
     )
     assert run.code != 0
     assert "no registry is named" in run.log
+
+
+def test_a_version_tag_gives_images_and_a_page_and_a_second_run_changes_nothing(
+    published: Line,
+) -> None:
+    project = published.project
+    project.write("CHANGELOG.md", "# Changelog\n\n## 1.2.0\n- what is new\n")
+    project.commit("release 1.2.0")
+    project.git("tag", "v1.2.0")
+    with gitea() as server:
+        server.fail_uploads = 1
+        broken = published.release("v1.2.0", server.url, TOKEN)
+        assert broken.code != 0
+        assert [page["draft"] for page in server.releases] == [True], broken.log
+        run = published.release("v1.2.0", server.url, TOKEN)
+        assert run.code == 0, run.log
+        (page,) = server.releases
+        assert (page["draft"], page["body"]) == (False, "- what is new")
+        assert list(server.files) == ["local-cpu-single-v1.2.0.tar.zst"]
+        image = published.images.resolve("v1.2.0")
+        assert image is not None
+        assert published.archives.resolve("local-cpu-single-v1.2.0") is not None
+        again = published.release("v1.2.0", server.url, TOKEN)
+        assert again.code == 0, again.log
+        assert published.images.resolve("v1.2.0") == image
+    assert "v1.2.0-latest" not in published.images.tags()
+    assert TOKEN not in run.log
+
+
+def test_a_release_without_a_word_in_the_changelog_is_refused_before_it_builds(
+    published: Line,
+) -> None:
+    published.project.write("CHANGELOG.md", "# Changelog\n")
+    published.project.commit("nothing said")
+    published.project.git("tag", "v1.2.0")
+    with gitea() as server:
+        run = published.release("v1.2.0", server.url, TOKEN)
+        assert server.releases == []
+    assert run.code != 0
+    assert "no section for v1.2.0" in run.log
+    assert "v1.2.0" not in published.images.tags()

@@ -89,6 +89,31 @@ class Line:
             scratch=folder / "act",
         )
 
+    def release(self, tag: str, server: str, token: str) -> dryrun.Run:
+        """The release workflow on a pushed tag of HEAD, with the API of `server`."""
+        folder = self.scratch / f"release-{tag}-{len(list(self.scratch.glob('*')))}"
+        made = dryrun.clone(self.checkout, folder / "clone", "main")
+        made.run("fetch", "--quiet", "--tags", str(self.project.root))
+        made.run("remote", "set-url", "origin", f"{server}/team/tiny.git")
+        event = {**dryrun.push_event(made, "main", ""), "ref": f"refs/tags/{tag}"}
+        process = dryrun.start(
+            made,
+            "push",
+            event,
+            workflow=Path(".gitea/workflows/release.yaml"),
+            variables=self.variables,
+            secrets={**self.secrets, "RELEASE_TOKEN": token},
+            env={
+                **self.env,
+                "GITHUB_SERVER_URL": server,
+                "GITHUB_REPOSITORY": "team/tiny",
+                "GITHUB_REF_NAME": tag,
+            },
+            scratch=folder / "act",
+        )
+        log, _ = process.communicate(timeout=120)
+        return dryrun.Run(process.returncode, log)
+
     def edit(self, value: int) -> str:
         self.project.write("src/tiny/core/work.py", f"VALUE = {value}\n")
         return self.project.commit(f"value {value}")

@@ -186,3 +186,135 @@ def summary(plan_json: str, archives: str, why: str) -> None:
         with Path(path).open("a") as file:
             file.write(text)
     click.echo(text)
+
+
+@command.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+def lint(files: tuple[Path, ...]) -> None:
+    """Judge workflow FILES by what Gitea does not support; by default .gitea/workflows."""
+    from slipway.build.git import find_checkout
+    from slipway.ci import lint as linter
+
+    if not files:
+        folder = find_checkout(Path.cwd()).root / ".gitea/workflows"
+        files = tuple(sorted(folder.glob("*.y*ml")))
+    findings = linter.lint(files)
+    for finding in findings:
+        click.echo(str(finding))
+    report = linter.actionlint(files)
+    click.echo(report[1] if report else "actionlint is not installed: its checks were left out")
+    wrong = sum(finding.rule.level == "error" for finding in findings)
+    if wrong or (report and report[0]):
+        raise RunnerError(
+            f"{wrong} error(s) in {len(files)} workflow file(s)"
+            + (", and actionlint found some" if report and report[0] else ""),
+            "each line above says what to do instead",
+        )
+
+
+@command.command("dry-run")
+@click.option("--registry", envvar="SLIPWAY_REGISTRY", required=True, help="Where to push to.")
+@click.option("--repo", default="", help="Repository there.  [default: that of the matrix]")
+@click.option("--before", default="", help="The commit that the push is said to come after.")
+def dry_run(registry: str, repo: str, before: str) -> None:
+    """Run the push workflow on a clone of HEAD, on this host, against --registry.
+
+    Credentials come from SLIPWAY_REGISTRY_USERNAME and SLIPWAY_REGISTRY_PASSWORD.
+    """
+    import sys
+
+    from slipway.build import matrix as matrices
+    from slipway.build.git import find_checkout
+    from slipway.ci import dryrun
+
+    checkout = find_checkout(Path.cwd())
+    names = ("REGISTRY_USERNAME", "REGISTRY_PASSWORD")
+    secrets = {name: os.environ.get(f"SLIPWAY_{name}", "") for name in names}
+    image = repo or matrices.load(checkout.root).repository
+    passed = ("SLIPWAY_PYTHON", "SLIPWAY_SOURCE", "SLIPWAY_CACHE")
+    env = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    env |= {name: os.environ[name] for name in passed if name in os.environ}
+    done = dryrun.run(
+        checkout,
+        branch=checkout.branch(),
+        before=before,
+        variables={"SLIPWAY_REGISTRY": registry, "SLIPWAY_IMAGE": image},
+        secrets=secrets,
+        env={"SLIPWAY_PYTHON": sys.executable, **env},
+        echo=True,
+    )
+    if done.code:
+        raise RunnerError("the workflow failed", "the log above says where")
+
+
+@command.command()
+@click.option("--dry-run/--no-dry-run", envvar="DRY_RUN", default=False, help="Only say it.")
+@click.option("--keep", default=10, show_default=True, help="Builds of each branch and variant.")
+@click.option("--keep-days", default=14, show_default=True, help="Builds younger than this stay.")
+def prune(dry_run: bool, keep: int, keep_days: int) -> None:
+    """Remove old images from the registry, as `slipway image prune` does."""
+    from slipway.build.catalog import Shared
+    from slipway.build.prune import prune as remove
+    from slipway.build.remote import Remote
+    from slipway.build.run import STORE
+    from slipway.image.layout import LayoutStore
+    from slipway.image.registry import Registry
+
+    checkout, target = _here()
+    repository = Registry(target.registry).repository(target.repository)
+    shelf = Shared(Remote(repository, LayoutStore(checkout.root / STORE)))
+    verdicts = remove(shelf, checkout.root, keep=keep, keep_days=keep_days, dry_run=dry_run)
+    for verdict in verdicts:
+        does = "keep" if verdict.keep else "would go" if dry_run else "removed"
+        click.echo(f"{does:<9}{', '.join(verdict.names)} ({verdict.why})")
+
+
+@command.command()
+@click.argument("tag")
+def release(tag: str) -> None:
+    """Publish version TAG: images of the whole matrix, archives, and the server's release page."""
+    from slipway.build import matrix as matrices
+    from slipway.build import run
+    from slipway.build.wheels import cache_folder
+    from slipway.ci import archives
+    from slipway.ci import release as releases
+    from slipway.ci.plan import suffix_of
+    from slipway.ci.results import Result
+    from slipway.deploy.pack import DIST
+
+    checkout, target = _here()
+    # What can be refused is refused before anything is built.
+    releases.check_version(tag)
+    notes = releases.changelog_section((checkout.root / "CHANGELOG.md").read_text(), tag)
+    token, server = os.environ.get("RELEASE_TOKEN", ""), os.environ.get("GITHUB_SERVER_URL", "")
+    if not token:
+        raise RunnerError(
+            "RELEASE_TOKEN is empty", "set that secret: a token with the scope write:repository"
+        )
+    # The alias of releases is `release-latest`; a tag's name is no branch.
+    os.environ["SLIPWAY_BRANCH"] = "release"
+    matrix = matrices.load(checkout.root)
+    results = []
+    for name in matrix.variants:
+        built = run.build(
+            checkout.root,
+            name,
+            None,
+            cache_folder(),
+            tag=f"{tag}{suffix_of(matrix, name)}",
+            target=target,
+            push=True,
+            say=_say,
+        )
+        plan = built.plan
+        facts = (name, plan.commit, plan.path, plan.why, built.tag, built.image.digest)
+        results.append(Result(*facts))
+    made = archives.make(checkout, results, target, checkout.root / DIST)
+    page = releases.publish(
+        releases.Server(server, os.environ.get("GITHUB_REPOSITORY", ""), token),
+        tag,
+        notes,
+        [one.path for one in made],
+        prerelease="-" in tag,
+    )
+    click.echo(f"{tag}: {len(results)} image(s), {len(made)} archive(s), {page.get('html_url')}")
