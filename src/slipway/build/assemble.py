@@ -114,9 +114,10 @@ def assemble(
         for name, target in table.get("scripts", {}).items()
         if target.startswith(f"{plan.engine.package}.")
     }
-    metadata = source.dist_info(
-        plan.engine, table.get("name", plan.engine.name), plan.version.text, scripts
-    )
+    name = table.get("name", plan.engine.name)
+    metadata = []
+    if plan.engine.venv:
+        metadata = source.dist_info(plan.engine, name, plan.version.text, scripts)
     with checkout.snapshot(plan.engine.source) as (snapshot, tree):
         layers = source.layers(
             snapshot, tree, plan.engine, metadata, store, known, plan.matrix.compression
@@ -124,7 +125,8 @@ def assemble(
     created = datetime.fromtimestamp(plan.commit_time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     notes = {COMMIT: plan.commit, DEPENDENCY_KEY: plan.key.value}
     image = replace(append(deps, layers), created=created, annotations=notes)
-    image = with_config(image, Env=[*image.config["config"]["Env"], _bytecode_folder(image)])
+    if plan.engine.venv:
+        image = with_config(image, Env=[*image.config["config"]["Env"], _bytecode_folder(image)])
     image = with_labels(image, labels(plan, created))
     store.write_image(image, sparse=sparse)
     return Assembled(image, deps)
@@ -183,27 +185,14 @@ def deps_image(plan: Plan, store: LayoutStore, cache: Path, known: Known, say: S
     layers = [
         replace(layer, created_by=f"wheels: {label}") for label, layer in found.items() if layer
     ]
-    skeleton = _skeleton(plan, store, known)
-    venv, base = plan.engine.venv, plan.base.image
+    base = plan.base.image
     assert base is not None, "the plan of a full build has its base"
-    path = _env(base.config).get("PATH", "/usr/local/bin:/usr/bin:/bin")
-    environment = {
-        **_env(base.config),
-        "PATH": f"{venv}/bin:{path}",
-        "VIRTUAL_ENV": venv,
-        "HOME": "/tmp",
-        "USER": plan.engine.name,  # the uid has no name in the base, and some libraries ask for one
-        "PYTHONUNBUFFERED": "1",
-    }
-    image = append(replace(base, annotations={}), [skeleton, *layers])
-    image = with_config(
-        image,
-        Entrypoint=list(plan.engine.entrypoint),
-        Cmd=["--help"],
-        Env=[f"{name}={value}" for name, value in environment.items()],
-        User=USER,
-        WorkingDir="/tmp",
-    )
+    image = replace(base, annotations={})
+    if plan.engine.venv:
+        image = append(image, [_skeleton(plan, store, known), *layers])
+        image = _runtime(image, plan)
+    elif plan.engine.entrypoint:
+        image = with_config(image, Entrypoint=list(plan.engine.entrypoint), Cmd=[])
     image = replace(image, created="")
     return replace(
         image,
@@ -212,6 +201,28 @@ def deps_image(plan: Plan, store: LayoutStore, cache: Path, known: Known, say: S
             INPUTS: canonical_json(plan.key.inputs).decode(),
             CONFIG_COPY: image.config_bytes.decode(),
         },
+    )
+
+
+def _runtime(image: Image, plan: Plan) -> Image:
+    """The config of an engine in a virtual environment of its own."""
+    venv = plan.engine.venv
+    inherited = _env(image.config)
+    environment = {
+        **inherited,
+        "PATH": f"{venv}/bin:{inherited.get('PATH', '/usr/local/bin:/usr/bin:/bin')}",
+        "VIRTUAL_ENV": venv,
+        "HOME": "/tmp",
+        "USER": plan.engine.name,  # the uid has no name in the base, and some libraries ask for one
+        "PYTHONUNBUFFERED": "1",
+    }
+    return with_config(
+        image,
+        Entrypoint=list(plan.engine.entrypoint),
+        Cmd=["--help"],
+        Env=[f"{name}={value}" for name, value in environment.items()],
+        User=USER,
+        WorkingDir="/tmp",
     )
 
 

@@ -147,7 +147,11 @@ def provenance(image: Image, plan: Plan) -> dict[str, Any]:
                         "uri": plan.base.name,
                         "digest": {"sha256": plan.base.digest.partition(":")[2]},
                     },
-                    {"uri": str(plan.variant.lock), "content": lock},
+                    *(
+                        [{"uri": str(plan.variant.lock), "content": lock}]
+                        if plan.variant.lock
+                        else []
+                    ),
                 ],
             },
             "runDetails": {"builder": {"id": "slipway"}},

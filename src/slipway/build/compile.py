@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slipway.build import lock as locks
 from slipway.build.matrix import Engine, Variant
-from slipway.errors import LockError, ToolMissingError
+from slipway.errors import LockError, ToolMissingError, UsageError
 
 
 def write_lock(root: Path, engine: Engine, variant: Variant, say: Callable[[str], None]) -> None:
@@ -22,9 +22,15 @@ def write_lock(root: Path, engine: Engine, variant: Variant, say: Callable[[str]
     come from is pip's configuration.
 
     Raises:
+        UsageError: the variant has no lock.
         LockError: pip-compile could not resolve them, or the result is not fit for the variant.
         ToolMissingError: pip-tools is not installed, or this Python is not the variant's.
     """
+    if variant.lock is None:
+        raise UsageError(
+            f"the variant {variant.name} has no lock: its base has the dependencies",
+            "give it one in docker/matrix.toml",
+        )
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if here != variant.python:
         raise ToolMissingError(
@@ -57,8 +63,9 @@ def write_lock(root: Path, engine: Engine, variant: Variant, say: Callable[[str]
         )
         body = result.read_text()
         kept = "".join(line for line in body.splitlines(True) if not line.startswith("#"))
-        fresh = replace(variant, lock=Path(f"{variant.lock}.new"))
-        path = root / fresh.lock
+        fresh_lock = Path(f"{variant.lock}.new")
+        fresh = replace(variant, lock=fresh_lock)
+        path = root / fresh_lock
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             path.write_text(header + kept)

@@ -82,11 +82,13 @@ def requirements(project: Mapping[str, Any], extra: str) -> list[str]:
 
 
 def load(root: Path, variant: Variant) -> Lock:
-    """Read a variant's lock file.
+    """Read a variant's lock file; an empty lock where its base has the dependencies.
 
     Raises:
         LockError: it is missing, or an entry is not pinned to one version with a hash.
     """
+    if variant.lock is None:
+        return Lock(Path(), {})
     path = root / variant.lock
     remedy = f"slipway image lock {variant.name}"
     try:
@@ -132,6 +134,8 @@ def check_once(
 
     To judge requirements takes a library whose import alone costs a tenth of a fast build.
     """
+    if variant.lock is None:
+        return
     files = (root / engine.pyproject, root / lock.path, root / "docker/matrix.toml")
     judged = hashlib.sha256(f"1 {variant.name}".encode())
     for path in files:
@@ -153,6 +157,8 @@ def check(lock: Lock, project: Mapping[str, Any], engine: Engine, variant: Varia
             constraints, or a package is locked that the variant forbids.
         ConfigError: a requirement or constraint cannot be read.
     """
+    if variant.lock is None:
+        return
     remedy = f"slipway image lock {variant.name}"
     environment = target_environment(variant)
     for text in requirements(project, engine.extra):

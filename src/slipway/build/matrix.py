@@ -17,7 +17,11 @@ PATH = Path("docker/matrix.toml")
 
 @dataclass(frozen=True)
 class Engine:
-    """The source tree that is released, and where it lies in the image."""
+    """The source tree that is released, and where it lies in the image.
+
+    Without a `venv` the base has the engine's dependencies already, and only the source is
+    replaced: user, environment and, without an `entrypoint`, what runs stay the base's.
+    """
 
     name: str
     source: str
@@ -31,6 +35,14 @@ class Engine:
     def package(self) -> str:
         """The top-level package, as it is imported."""
         return self.source.rstrip("/").rpartition("/")[2]
+
+    @property
+    def owned(self) -> str:
+        """The folder whose content is ours alone, without the leading slash.
+
+        On a base that has the engine already, that is the package: what lies beside it stays.
+        """
+        return self.root.lstrip("/") if self.venv else f"{self.root.lstrip('/')}/{self.package}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ class Variant:
     python: str
     glibc: str
     builder: str
-    lock: Path
+    lock: Path | None
     constraints: tuple[str, ...]
     forbidden: tuple[str, ...]
     own_layer: tuple[str, ...]
@@ -147,8 +159,8 @@ def load(root: Path) -> Matrix:
         pyproject=table.get("pyproject", str),
         extra=table.get("extra", str),
         root=table.get("root", str),
-        venv=table.get("venv", str),
-        entrypoint=table.strings("entrypoint"),
+        venv=table.get("venv", str, ""),
+        entrypoint=table.strings("entrypoint", []),
     )
     table.done()
     variants = {name: _variant(name, value) for name, value in data.get("variants", {}).items()}
@@ -167,6 +179,12 @@ def load(root: Path) -> Matrix:
         )
     if matrix.default_variant not in variants:
         raise ConfigError(f"{PATH}: default-variant {matrix.default_variant!r} is not a variant")
+    for name, variant in variants.items():
+        if bool(engine.venv) != bool(variant.lock):
+            raise ConfigError(
+                f"{PATH}: [engine] venv and [variants.{name}] lock go together",
+                "give both, or neither where the base has the dependencies",
+            )
     return matrix
 
 
@@ -185,7 +203,7 @@ def _variant(name: str, data: Any) -> Variant:
         python=table.get("python", str),
         glibc=table.get("glibc", str),
         builder=table.get("builder", str),
-        lock=Path(table.get("lock", str)),
+        lock=Path(lock) if (lock := table.get("lock", str, "")) else None,
         constraints=table.strings("constraints", []),
         forbidden=table.strings("forbidden", []),
         own_layer=table.strings("own-layer", []),

@@ -133,7 +133,7 @@ def _make(
     def fill(writer: LayerWriter) -> None:
         if not part.name:
             # Whatever a lower layer has here does not live on.
-            writer.opaque(root)
+            writer.opaque(engine.owned)
             for file in metadata:
                 writer.add(file)
             writer.directory(package)
@@ -164,13 +164,13 @@ def _make(
     layer = write_layer(
         store,
         fill,
-        roots=[root],
+        roots=[engine.owned],
         key=part.key,
         created_by=_label(part, engine),
         compression=compression,
     )
-    own = [] if part.name else [Package.from_metadata(metadata[0].data.decode())]
-    return note_packages(layer, own)
+    described = [file for file in metadata if file.path.endswith("/METADATA") and not part.name]
+    return note_packages(layer, [Package.from_metadata(f.data.decode()) for f in described])
 
 
 def _link(path: str, target: str, root: str) -> Symlink:

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from slipway.build import base as bases
+from slipway.build import matrix as matrices
+from slipway.build import rootfs
 from slipway.build.run import Built
 from slipway.errors import LockError, RepositoryError, TagTakenError
 from slipway.image import contents
-from slipway.image.layer import LAYER_KEY
+from slipway.image.layer import LAYER_KEY, File, LayerWriter, write_layer
 from slipway.image.model import Image
 from support.project import Project, lock_line, make_project, make_wheel
 
@@ -231,3 +234,71 @@ def test_zstd_on_request_gives_other_layers_with_the_same_files(project: Project
     before, after = (contents.read(b.image.layers).files for b in (first, second))
     gone = {p for p in before.keys() ^ after.keys() if "dist-info" not in p}
     assert gone == set(), "only the version differs, since the matrix was edited"
+
+
+FORK = """
+default-variant = "cu130"
+[image]
+repository = "team/fork"
+[engine]
+name = "fork"
+source = "python/fork"
+pyproject = "python/pyproject.toml"
+extra = "all"
+root = "/workspace/fork/python"
+[variants.cu130]
+platforms = ["linux/amd64"]
+python = "3.12"
+glibc = "2.39"
+builder = "assemble"
+[variants.cu130.base]
+reference = "registry.invalid/fork:dev"
+python = "/usr/bin/python3"
+[variants.cu130.rootfs]
+suite = "bookworm"
+packages = ["python3"]
+python = "/usr/bin/python3"
+"""
+
+
+def test_a_fork_is_released_on_a_base_that_has_its_dependencies(tmp_path: Path) -> None:
+    """Only the source is replaced: what the base has beside it, its user and command stay."""
+    project = Project(tmp_path / "fork", tmp_path, tmp_path / "cache")
+    project.write("docker/matrix.toml", FORK)
+    project.write("python/pyproject.toml", '[project]\nname = "fork"\ndependencies = ["torch"]\n')
+    project.write("python/fork/__init__.py", "NEW = True\n")
+    project.write("python/fork/srt/server.py", "NEW = True\n")
+    project.git("init", "--quiet", "--initial-branch", "main")
+    project.commit()
+    row = matrices.load(project.root).variant("cu130")
+    assert row.rootfs is not None
+
+    def fill(writer: LayerWriter) -> None:
+        for path in ("fork/old.py", "fork/srt/server.py", "fork.egg-link", "pyproject.toml"):
+            writer.add(File(f"workspace/fork/python/{path}", b"of the base"))
+        writer.add(File("usr/lib/python3/dist-packages/torch/__init__.py", b""))
+
+    layer = write_layer(project.store, fill, roots=[], key="", created_by="base")
+    runtime = {"Env": ["PATH=/usr/bin", "CUDA=13"], "Cmd": ["python3", "-m", "fork"], "User": "0"}
+    image = Image({"os": "linux", "architecture": "amd64", "config": runtime}, (layer,))
+    origin = rootfs.origin_of(row, row.rootfs)
+    base = bases.Base(image.digest, origin, row.rootfs.python, "made for the test", image)
+    project.store.write_image(base.noted, [bases.tag(row)])
+
+    built = project.build()
+    assert tree(built.image) == {
+        "workspace/fork/python/fork/__init__.py": b"NEW = True\n",
+        "workspace/fork/python/fork/srt/server.py": b"NEW = True\n",
+        "workspace/fork/python/fork.egg-link": b"of the base",
+        "workspace/fork/python/pyproject.toml": b"of the base",
+        "usr/lib/python3/dist-packages/torch/__init__.py": b"",
+    }
+    config = built.image.config["config"]
+    assert {name: config[name] for name in runtime} == runtime
+    assert built.image.labels["org.opencontainers.image.title"] == "fork"
+    project.write("python/fork/srt/server.py", "NEW = None\n")
+    again = project.build()
+    assert again.plan.path == "fast"
+    before = {layer.descriptor.digest for layer in built.image.layers}
+    moved = [x.created_by for x in again.image.layers if x.descriptor.digest not in before]
+    assert moved == ["source fork/srt"]
