@@ -7,7 +7,7 @@ the short forms are kept (`debian:12` means `docker.io/library/debian:12`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from slipway.errors import UsageError
 
@@ -41,14 +41,6 @@ class Reference:
     def identifier(self) -> str:
         """What is asked for under `/manifests/`: the digest where there is one, else the tag."""
         return self.digest or self.tag or "latest"
-
-    def with_tag(self, tag: str) -> Reference:
-        """The same repository under another tag, without a digest."""
-        return replace(self, tag=tag, digest="")
-
-    def with_digest(self, digest: str) -> Reference:
-        """The same repository pinned by digest; the tag stays as information."""
-        return replace(self, digest=digest)
 
     def __str__(self) -> str:
         return (
