@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from slipway.ci import build as builds
 from slipway.deploy.check import check
 from slipway.deploy.compose import read_compose
 from slipway.image.descriptor import Descriptor, Platform
 from slipway.image.layout import LayoutStore
-from slipway.image.registry import pull_image
+from slipway.image.registry import Repository, pull_image
 from support.gitea import TOKEN, gitea
 from support.project import lock_line, make_wheel
 from support.pushes import IMAGE, PASSWORD, Line, line
@@ -35,15 +34,9 @@ def empty(tmp_path: Path) -> Iterator[Line]:
 
 @pytest.fixture
 def published(empty: Line) -> Line:
-    """A line whose HEAD has its image, made in this process, with another machine's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**empty.env, "CI": "true"}.items():
-            patch.setenv(name, value)
-        head = empty.checkout.commit()
-        builds.build(
-            empty.checkout, "cpu", [head], empty.project.cache, empty.target, say=lambda _: None
-        )
-    assert empty.alias_commit() == head
+    """A line whose HEAD has its image."""
+    empty.build(empty.checkout)
+    assert empty.alias_commit() == empty.checkout.commit()
     return empty
 
 
@@ -152,13 +145,43 @@ def test_a_failing_build_leaves_no_tag_and_says_why(published: Line) -> None:
 
 def test_of_two_pushes_that_race_the_newer_keeps_the_alias(published: Line) -> None:
     older = published.edit(2)
-    _, first = published.begin("first")
+    first = published.start(published.clone("first"))
     newer = published.edit(3)
-    _, second = published.begin("second")
+    second = published.start(published.clone("second"))
     logs = [process.communicate(timeout=120)[0] for process in (second, first)]
     assert [first.returncode, second.returncode] == [0, 0], "\n".join(logs)
     assert published.tags_of(older)
     assert published.tags_of(newer)
+    assert published.alias_commit() == newer
+
+
+def test_a_build_that_never_heard_of_the_newer_commit_leaves_its_alias(published: Line) -> None:
+    older = published.edit(2)
+    waiting = published.clone("waiting")
+    newer = published.edit(3)
+    published.build(published.checkout)
+    published.build(waiting)
+    assert published.tags_of(older)
+    assert published.alias_commit() == newer
+
+
+def test_an_alias_that_was_moved_between_the_look_and_the_write_ends_at_the_newer_commit(
+    published: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.edit(2)
+    waiting = published.clone("waiting")
+    newer = published.edit(3)
+    write = Repository.put_manifest
+
+    def overtaken(self: Repository, data: bytes, media_type: str, name: str) -> None:
+        if name == "main-latest":
+            monkeypatch.setattr(Repository, "put_manifest", write)
+            published.build(published.checkout)
+            assert published.alias_commit() == newer
+        write(self, data, media_type, name)
+
+    monkeypatch.setattr(Repository, "put_manifest", overtaken)
+    published.build(waiting)
     assert published.alias_commit() == newer
 
 
@@ -167,7 +190,7 @@ def test_a_run_that_was_killed_leaves_nothing_half_and_the_next_completes_it(
 ) -> None:
     before = published.alias_commit()
     commit = published.edit(2)
-    _, process = published.begin("killed")
+    process = published.start(published.clone("killed"))
     assert process.stdout is not None
     for text in process.stdout:
         if f"== commit {commit[:9]}" in text:

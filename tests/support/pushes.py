@@ -15,6 +15,7 @@ from unittest.mock import patch
 from slipway.build import base as bases
 from slipway.build import matrix as matrices
 from slipway.build.git import Checkout
+from slipway.ci import build as builds
 from slipway.ci import dryrun
 from slipway.image.reference import Reference
 from slipway.image.registry import Registry, Repository, push_image
@@ -74,20 +75,35 @@ class Line:
         given = {"variables": self.variables, "secrets": self.secrets, "env": self.env, **changed}
         return dryrun.run(self.checkout, branch=branch, before="", **given)
 
-    def begin(self, name: str) -> tuple[Checkout, subprocess.Popen[str]]:
-        """The push workflow on HEAD, started and not awaited."""
-        folder = self.scratch / name
-        made = dryrun.clone(self.checkout, folder / "clone", "main")
-        event = dryrun.push_event(made, "main", "")
-        return made, dryrun.start(
+    def clone(self, name: str) -> Checkout:
+        """HEAD as a runner has it that starts now."""
+        made = dryrun.clone(self.checkout, self.scratch / name / "clone", "main")
+        made.run("remote", "set-url", "origin", str(self.project.root))
+        return made
+
+    def start(self, made: Checkout) -> subprocess.Popen[str]:
+        """The push workflow on a runner's clone, not awaited."""
+        return dryrun.start(
             made,
             "push",
-            event,
+            dryrun.push_event(made, "main", ""),
             variables=self.variables,
             secrets=self.secrets,
             env=self.env,
-            scratch=folder / "act",
+            scratch=made.root.parent / "act",
         )
+
+    def build(self, checkout: Checkout) -> None:
+        """What the workflow's build job does for HEAD of a checkout, in this process."""
+        with patch.dict(os.environ, {**self.env, "CI": "true"}):
+            builds.build(
+                checkout,
+                "cpu",
+                [checkout.commit()],
+                self.project.cache,
+                self.target,
+                say=lambda _: None,
+            )
 
     def release(self, tag: str, server: str, token: str) -> dryrun.Run:
         """The release workflow on a pushed tag of HEAD, with the API of `server`."""

@@ -1,4 +1,4 @@
-"""What the build asks of git, as values; nothing here writes into the checkout."""
+"""What the build asks of git, as values; nothing here writes into the working tree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,7 +64,7 @@ class Checkout:
             return subprocess.run(
                 ["git", "-c", "core.quotepath=off", *words],
                 cwd=self.root,
-                env={**os.environ, **dict(self.env), "LC_ALL": "C"},
+                env={**os.environ, **dict(self.env), "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
                 input=input_bytes,
                 stdin=subprocess.DEVNULL if input_bytes is None else None,
                 capture_output=True,
@@ -119,6 +119,28 @@ class Checkout:
             done = self._git("merge-base", "--is-ancestor", older, newer)
             self._ancestry[pair] = {0: True, 1: False}.get(done.returncode)
         return self._ancestry[pair]
+
+    def knows(self, commits: Iterable[str]) -> list[bool]:
+        """For each commit, full or short, whether it is here."""
+        wanted = "".join(f"{commit}^{{commit}}\n" for commit in commits).encode()
+        answers = self.run("cat-file", "--batch-check", input_bytes=wanted).splitlines()
+        return [not answer.endswith((b" missing", b" ambiguous")) for answer in answers]
+
+    def fetch(self, branch: str) -> bool:
+        """Learn what `origin` has on a branch since; False where it cannot be asked."""
+        reference = f"+refs/heads/{branch}:refs/remotes/origin/{branch}"
+        done = self._git("fetch", "--quiet", "--no-tags", "origin", reference)
+        if done.returncode == 0:
+            self._ancestry.clear()
+        return done.returncode == 0
+
+    def since(self, commit: str, branch: str) -> list[str]:
+        """Commits of a branch, as origin had it last, that come after `commit`; newest first."""
+        for name in (f"refs/remotes/origin/{branch}", f"refs/heads/{branch}"):
+            if self._git("rev-parse", "--quiet", "--verify", name).returncode == 0:
+                words = ["rev-list", "--topo-order", "--ancestry-path", f"{commit}..{name}"]
+                return self.text(*words).split()
+        return []
 
     @cached_property
     def _ancestry(self) -> dict[tuple[str, str], bool | None]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from slipway.build import alias as aliases
 from slipway.build import base as bases
 from slipway.build import tags
 from slipway.build.assemble import Assembled
 from slipway.build.git import Checkout
-from slipway.build.plan import COMMIT, Plan
+from slipway.build.plan import Plan
 from slipway.build.remote import Remote
 from slipway.errors import TagTakenError
-from slipway.image.descriptor import MANIFEST
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image
 
@@ -116,7 +116,7 @@ def publish(
         from slipway.build.attest import attach_all
 
         attach_all(repository, image, plan)
-    alias = _move_alias(checkout, plan, image, remote, again=not last)
+    alias = aliases.move(checkout, plan, image, remote, again=not last)
     return Published(
         f"{repository}:{tag}@{image.digest}",
         alias,
@@ -151,22 +151,3 @@ def _share_base(plan: Plan, remote: Remote, store: LayoutStore, there: list[str]
         noted = store.read_image(bases.tag(plan.variant))
         if noted is not None:
             push_image(noted, remote.repository, [name], known=there)
-
-
-def _move_alias(
-    checkout: Checkout, plan: Plan, image: Image, remote: Remote, *, again: bool
-) -> str:
-    """Move the alias, but never from a commit to one before it.
-
-    Args:
-        again: ask once more what it names: while this image was built, a newer one may have come.
-    """
-    latest = remote.manifest(plan.alias, again=again)
-    if latest is not None:
-        named = latest.annotations.get(COMMIT, "")
-        if latest.descriptor.digest == image.digest:
-            return plan.alias
-        if named and named != plan.commit and checkout.is_ancestor(plan.commit, named):
-            return ""
-    remote.repository.put_manifest(image.manifest_bytes, MANIFEST, plan.alias)
-    return plan.alias
