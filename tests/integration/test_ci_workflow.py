@@ -5,25 +5,33 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
+import subprocess
 import tarfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from slipway.build.attest import listed
 from slipway.deploy.check import check
 from slipway.deploy.compose import read_compose
 from slipway.image.descriptor import Descriptor, Platform
 from slipway.image.layout import LayoutStore
+from slipway.image.model import sha256
 from slipway.image.registry import Repository, pull_image
+from slipway.image.registry.auth import Credentials
 from support.gitea import TOKEN, gitea
 from support.project import lock_line, make_wheel
-from support.pushes import IMAGE, PASSWORD, Line, line
+from support.pushes import IMAGE, PASSWORD, ROOT, Line, line
+from support.web import web_folder
 
 pytestmark = pytest.mark.slow
 AMD64 = Platform("linux", "amd64")
+CI_PAGE = (ROOT / "docs/ci.md").read_text()
 
 
 @pytest.fixture
@@ -205,6 +213,83 @@ def test_a_run_that_was_killed_leaves_nothing_half_and_the_next_completes_it(
     assert published.alias_commit() == commit
 
 
+def test_on_a_gitea_server_images_go_to_it_and_archives_are_plain_downloads_too(
+    published: Line,
+) -> None:
+    published.edit(2)
+    robot = Credentials(*published.secrets.values())
+    with gitea(published.address) as server:
+        server.basic = robot.basic
+        run = published.run(
+            "gitea", variables={}, GITHUB_SERVER_URL=server.url, GITHUB_REPOSITORY="Team/source"
+        )
+        assert run.code == 0, run.log
+        ((path, content),) = server.packages.items()
+    (tag,) = published.tags_of(published.checkout.commit())
+    assert path == (
+        f"/api/packages/team/generic/tiny-deploy/local-cpu-single-{tag}/"
+        f"local-cpu-single-{tag}.tar.zst"
+    )
+    found = published.archives.manifest(f"local-cpu-single-{tag}")
+    assert found is not None
+    assert sha256(content) == json.loads(found[1])["layers"][0]["digest"]
+    assert f"- <{server.url}{path}>" in run.log
+
+
+def test_a_run_by_hand_builds_what_it_is_asked_for(published: Line) -> None:
+    event = "workflow_dispatch"
+    said = published.run("said", event, inputs={"variant": "cpu", "push": "false"})
+    assert said.code == 0, said.log
+    assert "it was not asked for (push is off)" in said.log
+    assert "build-image/build]" not in said.log
+    unknown = published.run("unknown", event, inputs={"variant": "gpu"})
+    assert unknown.code != 0
+    assert "no variant 'gpu'" in unknown.log
+    full = published.run("full", event, inputs={"variant": "cpu", "full": "true", "push": "true"})
+    assert full.code == 0, full.log
+    assert "**full**: FULL=1 was asked for" in full.log
+    assert published.alias_commit() == published.checkout.commit()
+
+
+def test_the_documented_git_commands_replace_the_checkout_action(published: Line) -> None:
+    (step,) = re.findall(r"(?s)replace the checkout step by:\n\n```yaml\n(.*?)```", CI_PAGE)
+    path = published.project.root / ".gitea/workflows/build-image.yaml"
+    checkout = re.compile(r" *- uses: actions/checkout@v4\n *with:\n *fetch-depth: 0\n")
+    text, count = checkout.subn(textwrap.indent(step, " " * 6), path.read_text())
+    assert count == 4
+    published.project.write(".gitea/workflows/build-image.yaml", text)
+    commit = published.edit(2)
+    served = published.scratch / "served"
+    published.project.git("clone", "--quiet", "--bare", ".", str(served / IMAGE))
+    subprocess.run(["git", "update-server-info"], cwd=served / IMAGE, check=True)
+    with web_folder(served) as url:
+        run = published.run("git", GITHUB_SERVER_URL=url, GITHUB_REPOSITORY=IMAGE)
+    assert run.code == 0, run.log
+    assert published.tags_of(commit)
+
+
+def test_nightly_retention_removes_what_nothing_refers_to(published: Line) -> None:
+    old = published.tags_of(published.checkout.commit())
+    published.edit(2)
+    published.build(published.checkout)
+    said = published.run("said", "workflow_dispatch", "prune.yaml", inputs={"dry-run": "true"})
+    assert said.code == 0, said.log
+    assert set(old) <= set(published.images.tags())
+    night = published.run("night", "schedule", "prune.yaml")
+    assert night.code == 0, night.log
+    assert f"keep     {old[0]}" in night.log
+    assert "main-latest" in published.images.tags()
+
+
+def test_the_test_workflow_runs_what_the_readme_says(published: Line) -> None:
+    published.project.write("Makefile", "test:\n\t@echo the suite of $(CURDIR) ran; exit $(CODE)\n")
+    published.project.commit("make")
+    passed = published.run("passed", "push", "test.yaml", CODE="0")
+    assert passed.code == 0, passed.log
+    assert " ran" in passed.log
+    assert published.run("failed", "pull_request", "test.yaml", CODE="3").code != 0
+
+
 def test_a_wrong_password_is_said_at_once(published: Line) -> None:
     published.edit(2)
     run = published.push(secrets={"REGISTRY_USERNAME": "robot", "REGISTRY_PASSWORD": "wr0ng-one"})
@@ -238,7 +323,9 @@ def test_a_version_tag_gives_images_and_a_page_and_a_second_run_changes_nothing(
         assert run.code == 0, run.log
         (page,) = server.releases
         assert (page["draft"], page["body"]) == (False, "- what is new")
-        assert list(server.files) == ["local-cpu-single-v1.2.0.tar.zst"]
+        assert list(server.files) == ["local-cpu-single-v1.2.0.tar.zst", "tiny-v1.2.0.cdx.json"]
+        bill = json.loads(server.files["tiny-v1.2.0.cdx.json"])
+        assert ("big", "2.5") in listed(bill)
         image = published.images.resolve("v1.2.0")
         assert image is not None
         assert published.archives.resolve("local-cpu-single-v1.2.0") is not None

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +15,7 @@ from slipway.cookbook.load import load_pages
 from slipway.cookbook.render import FORMS, render
 from slipway.cookbook.site import Site, build
 from support.browser import axe_source, chromium
+from support.web import web_folder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -75,20 +73,8 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 @pytest.fixture(scope="module")
 def address(built: tuple[Site, Path]) -> Iterator[str]:
     """The site over HTTP on loopback."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(built[1]))
-    )
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with web_folder(built[1]) as url:
+        yield url
 
 
 def opened(context: BrowserContext, folder: Path, url: str) -> Page:

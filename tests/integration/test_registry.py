@@ -307,7 +307,7 @@ def test_a_fast_push_takes_five_round_trips(host: str, image: Image, store: Layo
         push_image(image, repository, ["v1", "latest"])
         edited = append(image, [make_layer(store, "f0", b"edited" * 9000)])
         proxy.seen.clear()
-        proxy.delay = 0.1
+        proxy.delay = 0.3  # far more than a busy machine delays a thread
         push_image(edited, repository, ["v2", "latest", "stable"], known=digests(image))
         assert proxy.depth() == 5
         assert len(proxy.seen) == 9

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from support.npm import npm_package
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -36,21 +34,5 @@ def chromium() -> Iterator[Browser]:
 
 
 def axe_source() -> str:
-    """The text of axe-core, fetched through npm once; skips where npm cannot get it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipway" / "npm"
-    script = cache / AXE / "axe.min.js"
-    if not script.is_file():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("npm is not installed: no axe-core")
-        script.parent.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
-            [npm, "pack", "--silent", AXE], cwd=script.parent, capture_output=True, text=True
-        )
-        if done.returncode != 0:
-            pytest.skip(f"npm could not fetch {AXE}: {done.stderr.strip()[-200:]}")
-        with tarfile.open(script.parent / done.stdout.split()[-1]) as archive:
-            member = archive.extractfile("package/axe.min.js")
-            assert member is not None
-            script.write_bytes(member.read())
-    return script.read_text(encoding="utf-8")
+    """The text of axe-core; skips where npm cannot get it."""
+    return (npm_package(AXE) / "axe.min.js").read_text(encoding="utf-8")

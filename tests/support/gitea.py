@@ -1,7 +1,8 @@
-"""The release endpoints of Gitea's API over HTTP, kept in memory."""
+"""Gitea over HTTP as workflows see it: release pages and packages in memory, a real registry."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import threading
@@ -15,10 +16,17 @@ TOKEN = "release-token-of-the-test"
 
 
 class Gitea(ThreadingHTTPServer):
-    """Releases of `team/tiny`; `fail_uploads` makes that many uploads fail with 500."""
+    """Releases of `team/tiny`; `fail_uploads` makes that many uploads fail with 500.
 
-    def __init__(self) -> None:
+    Args:
+        registry: `host:port` of the registry that answers below `/v2/`, "" for none.
+    """
+
+    def __init__(self, registry: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.registry = registry
+        self.basic = ""
+        self.packages: dict[str, bytes] = {}
         self.releases: list[dict[str, Any]] = []
         self.files: dict[str, bytes] = {}
         self.fail_uploads = 0
@@ -43,14 +51,46 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _handle(self) -> None:
+        if self.path.startswith("/v2/") and self.server.registry:
+            self._forward()
+            return
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         url = urlsplit(self.path)
+        if url.path.startswith("/api/packages/"):
+            self._package(url.path, body)
+            return
         path = url.path.removeprefix("/api/v1/repos/team/tiny")
         if self.headers.get("Authorization") != f"token {TOKEN}":
             self._answer(401, {"message": "token is required"})
             return
         with self.server.lock:
             self._route(path, {k: v[0] for k, v in parse_qs(url.query).items()}, body)
+
+    def _forward(self) -> None:
+        """The registry's own answer; it sees the Host that was asked for, and names it in turn."""
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        connection = http.client.HTTPConnection(self.server.registry, timeout=20)
+        connection.request(self.command, self.path, body or None, dict(self.headers))
+        answer = connection.getresponse()
+        data = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                self.send_header(name, value)
+        length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(data))
+        self.send_header("Content-Length", length or "0")
+        self.end_headers()
+        self.wfile.write(data)
+        connection.close()
+
+    def _package(self, path: str, body: bytes) -> None:
+        if self.headers.get("Authorization") != self.server.basic:
+            self._answer(401)
+        elif path in self.server.packages:
+            self._answer(409, {"message": "package file already exists"})
+        else:
+            self.server.packages[path] = body
+            self._answer(201)
 
     def _route(self, path: str, query: dict[str, str], body: bytes) -> None:
         releases = self.server.releases
@@ -86,13 +126,13 @@ class _Handler(BaseHTTPRequestHandler):
         release["assets"].append(asset)
         self._answer(201, asset)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = _handle
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _handle
 
 
 @contextmanager
-def gitea() -> Iterator[Gitea]:
+def gitea(registry: str = "") -> Iterator[Gitea]:
     """A running server."""
-    server = Gitea()
+    server = Gitea(registry)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

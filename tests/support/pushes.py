@@ -6,10 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from slipway.build import base as bases
@@ -78,20 +79,40 @@ class Line:
     def clone(self, name: str) -> Checkout:
         """HEAD as a runner has it that starts now."""
         made = dryrun.clone(self.checkout, self.scratch / name / "clone", "main")
+        made.run("fetch", "--quiet", "--tags", str(self.project.root))
         made.run("remote", "set-url", "origin", str(self.project.root))
         return made
 
-    def start(self, made: Checkout) -> subprocess.Popen[str]:
-        """The push workflow on a runner's clone, not awaited."""
+    def start(
+        self,
+        made: Checkout,
+        event_name: str = "push",
+        workflow: str = "build-image.yaml",
+        *,
+        inputs: Mapping[str, str] | None = None,
+        ref: str = "refs/heads/main",
+        secrets: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+        **env: str,
+    ) -> subprocess.Popen[str]:
+        """A workflow on a runner's clone, not awaited."""
         return dryrun.start(
             made,
-            "push",
-            dryrun.push_event(made, "main", ""),
-            variables=self.variables,
-            secrets=self.secrets,
-            env=self.env,
+            event_name,
+            {**dryrun.push_event(made, "main", ""), "ref": ref},
+            workflow=Path(".gitea/workflows", workflow),
+            variables=self.variables if variables is None else variables,
+            secrets={**self.secrets, **(secrets or {})},
+            env={**self.env, **env},
             scratch=made.root.parent / "act",
+            inputs=inputs,
         )
+
+    def run(self, name: str, *words: str, **given: Any) -> dryrun.Run:
+        """A workflow on a clone of HEAD of its own, to its end; arguments are those of `start`."""
+        process = self.start(self.clone(name), *words, **given)
+        log, _ = process.communicate(timeout=120)
+        return dryrun.Run(process.returncode, log)
 
     def build(self, checkout: Checkout) -> None:
         """What the workflow's build job does for HEAD of a checkout, in this process."""
@@ -107,28 +128,16 @@ class Line:
 
     def release(self, tag: str, server: str, token: str) -> dryrun.Run:
         """The release workflow on a pushed tag of HEAD, with the API of `server`."""
-        folder = self.scratch / f"release-{tag}-{len(list(self.scratch.glob('*')))}"
-        made = dryrun.clone(self.checkout, folder / "clone", "main")
-        made.run("fetch", "--quiet", "--tags", str(self.project.root))
-        made.run("remote", "set-url", "origin", f"{server}/team/tiny.git")
-        event = {**dryrun.push_event(made, "main", ""), "ref": f"refs/tags/{tag}"}
-        process = dryrun.start(
-            made,
+        return self.run(
+            f"release-{tag}-{len(list(self.scratch.glob('*')))}",
             "push",
-            event,
-            workflow=Path(".gitea/workflows/release.yaml"),
-            variables=self.variables,
-            secrets={**self.secrets, "RELEASE_TOKEN": token},
-            env={
-                **self.env,
-                "GITHUB_SERVER_URL": server,
-                "GITHUB_REPOSITORY": "team/tiny",
-                "GITHUB_REF_NAME": tag,
-            },
-            scratch=folder / "act",
+            "release.yaml",
+            ref=f"refs/tags/{tag}",
+            secrets={"RELEASE_TOKEN": token},
+            GITHUB_SERVER_URL=server,
+            GITHUB_REPOSITORY=IMAGE,
+            GITHUB_REF_NAME=tag,
         )
-        log, _ = process.communicate(timeout=120)
-        return dryrun.Run(process.returncode, log)
 
     def edit(self, value: int) -> str:
         self.project.write("src/tiny/core/work.py", f"VALUE = {value}\n")

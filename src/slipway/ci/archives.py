@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from slipway.build.git import Checkout
 from slipway.build.tags import MAX_LENGTH
-from slipway.ci import record
+from slipway.ci import gitea, record
 from slipway.ci.results import Result
 from slipway.deploy.built import pin
 from slipway.deploy.load import load_all
@@ -18,6 +19,7 @@ from slipway.image.descriptor import EMPTY, MANIFEST
 from slipway.image.model import sha256
 from slipway.image.reference import Reference
 from slipway.image.registry import Registry, Repository
+from slipway.image.registry.auth import find_credentials
 
 ARCHIVE = "application/vnd.slipway.deployment.v1"
 LAYER = "application/vnd.slipway.deployment.v1.tar+zstd"
@@ -68,6 +70,24 @@ def make(
                 reference = Reference(repository.name, target.registry, tag)
                 published.append(Published(reference, write_archive(packed, folder), packed.image))
     return published
+
+
+def upload(archives: Iterable[Published], target: Reference, server_url: str) -> list[str]:
+    """Put archives into generic packages too, for people without an OCI client; gives addresses.
+
+    Only where the registry is the Gitea server that runs the workflow; others have none.
+
+    Raises:
+        RunnerError, NetworkError: the server refused, or could not be reached.
+    """
+    credentials = find_credentials(target.registry)
+    if urlsplit(server_url).netloc != target.registry or credentials is None:
+        return []
+    owner, _, name = repository_of(target).partition("/")
+    return [
+        gitea.upload_package(server_url, owner, credentials, name, one.reference.tag, one.path)
+        for one in archives
+    ]
 
 
 def push(repository: Repository, packed: Packed, tag: str, notes: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ def markdown(
     """The summary as Markdown.
 
     Args:
-        archives: references of the archives that were published.
+        archives: references of the archives that were published, and addresses of downloads.
         repository: where the images are, `host/name`.
         why_nothing: said where there is no result.
     """
@@ -39,7 +39,8 @@ def markdown(
             )
         )
     if archives:
-        lines += ["", "## Archives", "", *(f"- `{reference}`" for reference in archives)]
+        links = (f"- <{one}>" if "://" in one else f"- `{one}`" for one in archives)
+        lines += ["", "## Archives", "", *links]
     return "\n".join([*lines, ""])
 
 

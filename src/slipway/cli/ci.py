@@ -156,9 +156,12 @@ def archive(plan_json: str, output: Path | None) -> None:
 
     checkout, target = _here()
     made = archives.make(checkout, _results(plan_json), target, output or checkout.root / DIST)
+    links = archives.upload(made, target, os.environ.get("GITHUB_SERVER_URL", ""))
     for one in made:
         click.echo(f"{one.reference} starts {one.image}")
-    _output(archives=json.dumps([str(one.reference) for one in made]))
+    for link in links:
+        click.echo(link)
+    _output(archives=json.dumps([*(str(one.reference) for one in made), *links]))
 
 
 def _results(plan_json: str) -> list[Any]:
@@ -273,13 +276,9 @@ def prune(dry_run: bool, keep: int, keep_days: int) -> None:
 @click.argument("tag")
 def release(tag: str) -> None:
     """Publish version TAG: images of the whole matrix, archives, and the server's release page."""
-    from slipway.build import matrix as matrices
-    from slipway.build import run
     from slipway.build.wheels import cache_folder
-    from slipway.ci import archives
+    from slipway.ci import archives, gitea
     from slipway.ci import release as releases
-    from slipway.ci.plan import suffix_of
-    from slipway.ci.results import Result
     from slipway.deploy.pack import DIST
 
     checkout, target = _here()
@@ -293,28 +292,16 @@ def release(tag: str) -> None:
         )
     # The alias of releases is `release-latest`; a tag's name is no branch.
     os.environ["SLIPWAY_BRANCH"] = "release"
-    matrix = matrices.load(checkout.root)
-    results = []
-    for name in matrix.variants:
-        built = run.build(
-            checkout.root,
-            name,
-            None,
-            cache_folder(),
-            tag=f"{tag}{suffix_of(matrix, name)}",
-            target=target,
-            push=True,
-            say=_say,
-        )
-        plan = built.plan
-        facts = (name, plan.commit, plan.path, plan.why, built.tag, built.image.digest)
-        results.append(Result(*facts))
-    made = archives.make(checkout, results, target, checkout.root / DIST)
-    page = releases.publish(
-        releases.Server(server, os.environ.get("GITHUB_REPOSITORY", ""), token),
+    folder = checkout.root / DIST
+    made = releases.build(checkout, tag, cache_folder(), target, folder, say=_say)
+    packed = archives.make(checkout, made.images, target, folder)
+    page = gitea.publish(
+        gitea.Server(server, os.environ.get("GITHUB_REPOSITORY", ""), token),
         tag,
         notes,
-        [one.path for one in made],
+        [*(one.path for one in packed), *made.sboms],
         prerelease="-" in tag,
     )
-    click.echo(f"{tag}: {len(results)} image(s), {len(made)} archive(s), {page.get('html_url')}")
+    click.echo(
+        f"{tag}: {len(made.images)} image(s), {len(packed)} archive(s), {page.get('html_url')}"
+    )

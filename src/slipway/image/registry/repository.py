@@ -164,7 +164,8 @@ class Repository:
         """Store a manifest under a tag, or its own digest where none is given.
 
         An answer of 5xx is tried again after a look at what is there: some registries answer so to
-        a write that did take place (Gitea, when a tag moves or two writes meet).
+        a write that did take place (Gitea, when a tag moves or two writes meet). So is a refused
+        digest: docker-registry says that to one of two writers of the same bytes.
 
         Raises:
             RegistryError: it is not there afterwards.
@@ -197,12 +198,13 @@ class Repository:
                 )
                 break
             except (RefusedError, NetworkError) as error:
-                status, after = 0, ""
+                doubtful, after = False, ""
                 if isinstance(error, RefusedError):
-                    status, after = error.status, error.retry_after
-                    if status < 500 and status not in (408, 429):
+                    after = error.retry_after
+                    doubtful = error.status >= 500 or error.code == "DIGEST_INVALID"
+                    if not doubtful and error.status not in (408, 429):
                         raise
-                if status >= 500:
+                if doubtful:
                     there = self.resolve(identifier)
                     if there is not None and there.digest == descriptor.digest:
                         return descriptor, None

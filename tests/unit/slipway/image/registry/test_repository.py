@@ -117,6 +117,19 @@ def test_a_500_without_a_write_is_tried_again(
     assert server.methods() == ["PUT", "HEAD", "PUT", "HEAD", "PUT"]
 
 
+def test_a_digest_that_two_writers_of_the_same_bytes_upset_is_tried_again(
+    server: MemoryRegistry, repository: Repository
+) -> None:
+    # docker-registry 2.8 on a file system: both write the same file, and one reads half of it.
+    body = b'{"errors":[{"code":"DIGEST_INVALID","message":"did not match uploaded content"}]}'
+    server.fault(method="PUT", status=400, body=body)
+    assert repository.put_manifest(DATA, MANIFEST, "v1").digest == DIGEST
+    assert server.methods() == ["PUT", "HEAD", "PUT"]
+    server.fault(method="PUT", status=400, body=b'{"errors":[{"code":"MANIFEST_INVALID"}]}')
+    with pytest.raises(RefusedError, match="MANIFEST_INVALID"):
+        repository.put_manifest(DATA, MANIFEST, "v1")
+
+
 def test_a_500_that_stays_is_an_error(server: MemoryRegistry, repository: Repository) -> None:
     server.fault(method="PUT", status=500, times=99)
     with pytest.raises(RefusedError, match="500"):
