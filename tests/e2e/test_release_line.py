@@ -1,14 +1,16 @@
-"""Source in; an image that answers, and an archive that starts it: with the real parts.
+"""A push in; an image that answers, and an archive that starts it: with the real parts.
 
-One clone of HEAD is built, pushed to a real registry, started from its unpacked archive by Compose
-on a real Docker Engine, and asked; its greedy tokens are those of transformers on the same
-checkpoint.
+One clone of HEAD goes through the push workflow, as a server's runner would run it, into a real
+registry with a password. Its archive is taken from there, started by Compose on a real Docker
+Engine, and asked; its greedy tokens are those of transformers on the same checkpoint.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -19,6 +21,10 @@ from typing import Any
 
 import pytest
 
+from slipway.build.git import Checkout
+from slipway.ci import dryrun
+from slipway.image.descriptor import Descriptor
+from slipway.image.registry import Registry
 from support import reference
 from support.services import compose, free_port, registry, require_program, running
 
@@ -32,6 +38,7 @@ PROMPTS = (
     "Explain why the sky is blue, in two sentences. 🌊",
 )
 NEW_TOKENS = 32
+USER, PASSWORD, IMAGE = "robot", "pa55-of-the-robot", "team/keel"
 
 
 def slipway(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -107,39 +114,93 @@ def model() -> Path:
 
 @dataclass(frozen=True)
 class Line:
-    """One built, pushed and packed release."""
+    """One pushed release of the `cpu` variant, in a registry with a password.
+
+    Attributes:
+        tag: the image's immutable tag.
+        docker_config: a folder for `DOCKER_CONFIG` with the registry's password.
+    """
 
     clone: Path
     registry: str
-    built: dict[str, Any]
-    archive: Path
+    tag: str
+    docker_config: Path
+    log: str
 
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    """HEAD, cloned, built without Docker, pushed to a real registry, and packed."""
+    """HEAD, cloned and pushed: act runs the push workflow, without Docker, from nothing."""
     folder = tmp_path_factory.mktemp("line")
     clone = folder / "clone"
     subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(clone)], check=True)
-    with registry(folder / "registry") as address:
-        target = ("--registry", address, "--repo", "team/keel")
-        built = json.loads(slipway("image", "build", "--push", *target, "--json", cwd=clone).stdout)
-        packed = json.loads(
-            slipway("deploy", "pack", "local-cpu-single", *target, "--json", cwd=clone).stdout
+    subprocess.run(["git", "checkout", "--quiet", "-B", "main"], cwd=clone, check=True)
+    made = Checkout(clone)
+    with registry(folder / "registry", USER, PASSWORD) as address:
+        process = dryrun.start(
+            made,
+            "push",
+            dryrun.push_event(made, "main", ""),
+            variables={"SLIPWAY_REGISTRY": address, "SLIPWAY_IMAGE": IMAGE},
+            secrets={"REGISTRY_USERNAME": USER, "REGISTRY_PASSWORD": PASSWORD},
+            env={
+                "SLIPWAY_PYTHON": sys.executable,
+                **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
+            },
+            scratch=folder / "act",
         )
-        yield Line(clone, address, built, clone / packed["archive"])
+        log, _ = process.communicate(timeout=500)
+        assert process.returncode == 0, log
+        config = folder / "docker"
+        config.mkdir()
+        login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        (config / "config.json").write_text(json.dumps({"auths": {address: {"auth": login}}}))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DOCKER_CONFIG", str(config))
+            tags = Registry(address).repository(IMAGE).tags()
+        (tag,) = [tag for tag in tags if tag.startswith(f"main-{made.commit()[:9]}-ci-")]
+        yield Line(clone, address, tag, config, log)
+
+
+def test_a_push_of_the_cpu_variant_leaves_image_and_alias_and_builds_the_same_here(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(line.docker_config))
+    images = Registry(line.registry).repository(IMAGE)
+    pushed, alias = images.resolve(line.tag), images.resolve("main-latest")
+    assert pushed is not None
+    assert alias is not None
+    assert alias.digest == pushed.digest
+    assert "**full**: no deps image" in line.log
+    assert PASSWORD not in line.log
+    target = ("--registry", line.registry, "--repo", IMAGE)
+    done = slipway("image", "build", *target, "--json", cwd=line.clone)
+    built = json.loads(done.stdout)
+    assert (built["plan"], built["digest"]) == ("fast", pushed.digest)
 
 
 @pytest.mark.docker
-def test_the_packed_archive_starts_and_answers_like_transformers(
-    line: Line, model: Path, tmp_path: Path
+def test_the_pushed_archive_starts_and_answers_like_transformers(
+    line: Line, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_program("zstd", "zstd")
-    subprocess.run(["tar", "--zstd", "-xf", line.archive, "-C", tmp_path], check=True)
+    monkeypatch.setenv("DOCKER_CONFIG", str(line.docker_config))
+    name = f"local-cpu-single-{line.tag}"
+    archives = Registry(line.registry).repository(f"{IMAGE}-deploy")
+    found = archives.manifest(name)
+    assert found is not None
+    with (
+        archives.open(Descriptor.from_json(json.loads(found[1])["layers"][0])) as blob,
+        (tmp_path / "archive.tar.zst").open("wb") as file,
+    ):
+        shutil.copyfileobj(blob, file)
+    subprocess.run(["tar", "--zstd", "-xf", "archive.tar.zst"], cwd=tmp_path, check=True)
     [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
     subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=folder, check=True)
+    image = Registry(line.registry).repository(IMAGE).resolve(line.tag)
+    assert image is not None
     rendered = (folder / "dockerserve-single.yml").read_text()
-    assert f"{line.registry}/team/keel@{line.built['digest']}" in rendered
+    assert f"{line.registry}/{IMAGE}@{image.digest}" in rendered
     port = free_port()
     (folder / ".env").write_text(f"MODEL_DIR={model.parent}\nMODEL={model.name}\nPORT={port}\n")
     # Of its own name: a deployment of this machine may be running under the file's.
