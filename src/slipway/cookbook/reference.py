@@ -13,7 +13,11 @@ from keel.args import FLAGS, Flag, flags_of
 from keel.args.router import RouterArgs
 from slipway.cookbook.recipe import Hardware
 
-METRICS = Path("docs/cookbook/metrics.prom")
+# What `/metrics` says of itself: lines of HELP and TYPE.
+METRICS = {
+    "keel serve": Path("docs/cookbook/metrics.prom"),
+    "keel router": Path("docs/cookbook/metrics-router.prom"),
+}
 
 
 def pages(root: Path, hardware: dict[str, Hardware], program: click.Command) -> dict[str, str]:
@@ -211,23 +215,21 @@ def _classes(path: Path) -> list[tuple[str, str, str]]:
 
 
 def metrics(root: Path) -> str:
-    """What a running server's `/metrics` says of itself; see `bench/cookbook_smollm2.py`."""
-    text = (root / METRICS).read_text(encoding="utf-8")
-    rows = []
-    for name, help_ in re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE):
-        kind = re.search(rf"^# TYPE {re.escape(name)} (\S+)$", text, re.MULTILINE)
-        rows.append([f"`{name}`", kind.group(1) if kind else "", help_])
-    return (
-        "\n\n".join(
-            [
-                "# Metrics of keel serve",
-                "Taken from the `/metrics` of a running server; a test compares this list with a "
-                "live one. Names are SGLang's where SGLang has the metric.",
-                table(["Metric", "Type", "What it counts"], rows),
-            ]
-        )
-        + "\n"
-    )
+    """What the `/metrics` of both servers say of themselves, each from its file."""
+    parts = [
+        "# Metrics",
+        "Taken from what `/metrics` says of itself; tests compare each list with the program's. "
+        "The engine's names are SGLang's where SGLang has the metric.",
+    ]
+    for program, path in METRICS.items():
+        text = (root / path).read_text(encoding="utf-8")
+        kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+        rows = [
+            [f"`{name}`", kinds.get(name, ""), help_]
+            for name, help_ in re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)
+        ]
+        parts += [f"## {program}", table(["Metric", "Type", "What it counts"], rows)]
+    return "\n\n".join(parts) + "\n"
 
 
 def hardware_table(hardware: dict[str, Hardware]) -> str:
