@@ -1,13 +1,14 @@
-"""The `assemble` builder: an image without a daemon, root or a container; nothing is executed.
+"""From plan to image, without a daemon, root or a container.
 
-Full: base, a skeleton of the virtual environment, dependencies from wheels; that is the deps image.
-Then, on both paths: source layers and labels on top of it. A layer whose key an earlier image has
-is taken from there.
+Full: base, a skeleton of the virtual environment, dependencies; that is the deps image. The builder
+`assemble` unpacks dependencies from wheels and executes nothing; `buildx` and `buildah` let a
+Dockerfile make them (`dockerfile.py`). Then, on both paths: source layers and labels on top of it.
+A layer whose key an earlier image has is taken from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -108,16 +109,7 @@ def assemble(
         if not sparse or all(store.has(layer.descriptor.digest) for layer in deps.layers):
             # A name here promises the whole image; one that is spread out lives in the registry.
             store.write_image(deps, [plan.deps_tag], move=True)
-    table = plan.project.get("project", {})
-    scripts = {
-        name: target
-        for name, target in table.get("scripts", {}).items()
-        if target.startswith(f"{plan.engine.package}.")
-    }
-    name = table.get("name", plan.engine.name)
-    metadata = []
-    if plan.engine.venv:
-        metadata = source.dist_info(plan.engine, name, plan.version.text, scripts)
+    metadata = source_metadata(plan)
     with checkout.snapshot(plan.engine.source) as (snapshot, tree):
         layers = source.layers(
             snapshot, tree, plan.engine, metadata, store, known, plan.matrix.compression
@@ -126,21 +118,42 @@ def assemble(
     notes = {COMMIT: plan.commit, DEPENDENCY_KEY: plan.key.value}
     image = replace(append(deps, layers), created=created, annotations=notes)
     if plan.engine.venv:
-        image = with_config(image, Env=[*image.config["config"]["Env"], _bytecode_folder(image)])
+        image = with_config(
+            image, Env=[*image.config["config"]["Env"], _bytecode_folder(plan, layers)]
+        )
     image = with_labels(image, labels(plan, created))
     store.write_image(image, sparse=sparse)
     return Assembled(image, deps)
 
 
-def _bytecode_folder(image: Image) -> str:
+def source_metadata(plan: Plan) -> list[File]:
+    """What lies beside the source, so that the engine is found as an installed distribution."""
+    if not plan.engine.venv:
+        return []
+    table = plan.project.get("project", {})
+    scripts = {
+        name: target
+        for name, target in table.get("scripts", {}).items()
+        if target.startswith(f"{plan.engine.package}.")
+    }
+    name = table.get("name", plan.engine.name)
+    return source.dist_info(plan.engine, name, plan.version.text, scripts)
+
+
+def content_name(plan: Plan, source_keys: Iterable[str]) -> str:
+    """A name for what the image holds, known before it is built."""
+    return sha256(" ".join([plan.key.value, *source_keys]).encode())[7:19]
+
+
+def _bytecode_folder(plan: Plan, layers: Iterable[Layer]) -> str:
     """Where a container keeps the .pyc that it makes, since none travels in a layer.
 
     The folder is named after the image's content. A .pyc is believed by its source's time and size,
     and the time is one constant here: in a folder that images share, a same-size edit would run the
     old code.
     """
-    content = sha256(" ".join(layer.diff_id for layer in image.layers).encode())
-    return f"PYTHONPYCACHEPREFIX=/tmp/pycache-{content[7:19]}"
+    keys = (layer.descriptor.annotations[LAYER_KEY] for layer in layers)
+    return f"PYTHONPYCACHEPREFIX=/tmp/pycache-{content_name(plan, keys)}"
 
 
 def labels(plan: Plan, created: str) -> dict[str, str]:
@@ -167,7 +180,35 @@ def deps_image(plan: Plan, store: LayoutStore, cache: Path, known: Known, say: S
 
     Only wheels of layers that are not known are fetched.
     """
+    base = plan.base.image
+    assert base is not None, "the plan of a full build has its base"
+    image = replace(base, annotations={})
+    if plan.engine.venv:
+        image = append(
+            image, [_skeleton(plan, store, known), *_dependencies(plan, store, cache, known, say)]
+        )
+        image = _runtime(image, plan)
+    elif plan.engine.entrypoint:
+        image = with_config(image, Entrypoint=list(plan.engine.entrypoint), Cmd=[])
+    image = replace(image, created="")
+    return replace(
+        image,
+        annotations={
+            DEPENDENCY_KEY: plan.key.value,
+            INPUTS: canonical_json(plan.key.inputs).decode(),
+            CONFIG_COPY: image.config_bytes.decode(),
+        },
+    )
+
+
+def _dependencies(
+    plan: Plan, store: LayoutStore, cache: Path, known: Known, say: Say
+) -> list[Layer]:
     groups = wheel_groups(plan)
+    if plan.variant.builder != "assemble":
+        from slipway.build import dockerfile
+
+        return dockerfile.layers(plan, [(g.label, g.names) for g in groups], store, cache, say)
     found = {group.label: known(group.key) for group in groups}
     missing = [group for group in groups if found[group.label] is None]
     pins = {name: plan.lock.pins[name] for group in missing for name in group.names}
@@ -182,26 +223,9 @@ def deps_image(plan: Plan, store: LayoutStore, cache: Path, known: Known, say: S
         with ThreadPoolExecutor(max_workers=2) as pool:
             made = pool.map(lambda group: _wheel_layer(plan, store, files, group), missing)
             found.update(zip((group.label for group in missing), made, strict=True))
-    layers = [
+    return [
         replace(layer, created_by=f"wheels: {label}") for label, layer in found.items() if layer
     ]
-    base = plan.base.image
-    assert base is not None, "the plan of a full build has its base"
-    image = replace(base, annotations={})
-    if plan.engine.venv:
-        image = append(image, [_skeleton(plan, store, known), *layers])
-        image = _runtime(image, plan)
-    elif plan.engine.entrypoint:
-        image = with_config(image, Entrypoint=list(plan.engine.entrypoint), Cmd=[])
-    image = replace(image, created="")
-    return replace(
-        image,
-        annotations={
-            DEPENDENCY_KEY: plan.key.value,
-            INPUTS: canonical_json(plan.key.inputs).decode(),
-            CONFIG_COPY: image.config_bytes.decode(),
-        },
-    )
 
 
 def _runtime(image: Image, plan: Plan) -> Image:
@@ -316,14 +340,14 @@ def _wheel_layer(
     return note_packages(layer, installed)
 
 
-def _skeleton(plan: Plan, store: LayoutStore, known: Known) -> Layer:
-    """The virtual environment around the wheels: links, launchers, the path to the source."""
+def skeleton(plan: Plan) -> list[File | Symlink]:
+    """The virtual environment around the dependencies: links, launchers, the path to the source."""
     from slipway.build.unpack import launchers
 
     engine, python = plan.engine, plan.variant.python
     venv = engine.venv.lstrip("/")
     home = plan.base.python.rpartition("/")[0]
-    entries: list[File | Symlink] = [
+    return [
         File(
             f"{venv}/pyvenv.cfg",
             f"home = {home}\ninclude-system-site-packages = false\nversion = {python}\n".encode(),
@@ -337,6 +361,12 @@ def _skeleton(plan: Plan, store: LayoutStore, known: Known) -> Layer:
             f"{engine.root}\n".encode(),
         ),
     ]
+
+
+def _skeleton(plan: Plan, store: LayoutStore, known: Known) -> Layer:
+    engine = plan.engine
+    venv = engine.venv.lstrip("/")
+    entries = skeleton(plan)
     content = [[e.path, e.target if isinstance(e, Symlink) else e.data.decode()] for e in entries]
     key = layer_key("skeleton", content, plan.matrix.compression)
     created_by = "virtual environment"

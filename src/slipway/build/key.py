@@ -34,6 +34,7 @@ def compute(
     lock: Lock,
     base_digest: str,
     compression: str = DEFAULT_COMPRESSION,
+    dockerfile: bytes | None = None,
 ) -> DependencyKey:
     """The dependency key of a variant.
 
@@ -41,6 +42,7 @@ def compute(
         project: `pyproject.toml` as a table.
         base_digest: of the base's manifest.
         compression: of the layers.
+        dockerfile: the text from which a builder makes the dependencies, where one does.
     """
     table = project.get("project", {})
     inputs: dict[str, Any] = {
@@ -68,6 +70,8 @@ def compute(
             if to.split(".")[0].split(":")[0] == engine.package
         ),
     }
+    if dockerfile is not None:
+        inputs["dockerfile"] = sha256(dockerfile)[7:19]
     return DependencyKey(sha256(canonical_json(inputs)).removeprefix("sha256:"), inputs)
 
 

@@ -20,6 +20,7 @@ from slipway.build.lock import Lock
 from slipway.build.matrix import Engine, Matrix, Variant
 from slipway.build.remote import Remote
 from slipway.build.version import Version
+from slipway.errors import ConfigError
 from slipway.image.layout import LayoutStore
 
 INPUTS = "org.slipway.dependency-inputs"
@@ -39,6 +40,7 @@ class Plan:
         tag: the immutable tag, without the number that a collision would add.
         alias: the name that moves.
         moment: when the build was asked for.
+        root: of the checkout.
     """
 
     matrix: Matrix
@@ -60,6 +62,7 @@ class Plan:
     moment: datetime
     tag: str
     alias: str
+    root: Path = Path()
 
     @property
     def engine(self) -> Engine:
@@ -140,7 +143,15 @@ def decide(
     """
     commit = checkout.commit()
     dirty = checkout.is_dirty()
-    key = keys.compute(project, matrix.engine, variant, lock, base.digest, matrix.compression)
+    key = keys.compute(
+        project,
+        matrix.engine,
+        variant,
+        lock,
+        base.digest,
+        matrix.compression,
+        _dockerfile(checkout.root, variant),
+    )
     deps_tag = tags.deps_tag(variant.name, key.value)
     moment = moment or datetime.now(UTC)
     branch = checkout.branch()
@@ -180,7 +191,21 @@ def decide(
         moment=moment,
         tag=tag,
         alias=alias,
+        root=checkout.root,
     )
+
+
+def _dockerfile(root: Path, variant: Variant) -> bytes | None:
+    if variant.builder == "assemble":
+        return None
+    path = root / "docker/Dockerfile"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no {path}, from which the builder {variant.builder} builds",
+            "write one, or give the variant the builder assemble",
+        ) from error
 
 
 def _choose(
@@ -234,6 +259,7 @@ def load_and_decide(
     *,
     full: bool = False,
     ci: bool = False,
+    builder: str = "",
 ) -> Plan:
     """Read the repository and decide; a base that is missing is made or fetched."""
     from slipway.build import matrix as matrices
@@ -241,6 +267,8 @@ def load_and_decide(
     checkout.commit()
     matrix = matrices.load(checkout.root)
     variant = matrix.variant(variant_name or matrix.default_variant)
+    if builder:
+        variant = replace(variant, builder=builder)
     # What can be refused without the base is refused before the base is made.
     project = locks.read_project(checkout.root / matrix.engine.pyproject)
     lock = locks.load(checkout.root, variant)

@@ -69,6 +69,7 @@ def build(
     target: Reference | None = None,
     push: bool = False,
     attest: bool | None = None,
+    builder: str = "",
     progress: Progress | None = None,
     say: Callable[[str], None],
 ) -> Built:
@@ -81,6 +82,7 @@ def build(
             the matrix's.
         push: publish the image there. Layers that it has already are not brought here then.
         attest: attach SBOM and provenance to what is pushed; by default in CI.
+        builder: another one than the matrix names.
         progress: told how a push gets on.
     """
     begin = time.perf_counter()
@@ -92,6 +94,7 @@ def build(
         full=full,
         target=target,
         push=push,
+        builder=builder,
         say=say,
     )
     if plan.version.guess:
@@ -125,6 +128,7 @@ def plan(
     *,
     full: bool = False,
     target: Reference | None = None,
+    builder: str = "",
     say: Callable[[str], None],
 ) -> Plan:
     """What `build` would do."""
@@ -136,6 +140,7 @@ def plan(
         full=full,
         target=target,
         push=False,
+        builder=builder,
         say=say,
     )
     return decided
@@ -150,19 +155,22 @@ def _decide(
     full: bool,
     target: Reference | None,
     push: bool,
+    builder: str,
     say: Callable[[str], None],
 ) -> tuple[LayoutStore, Remote | None, Checkout, Plan]:
     store = LayoutStore(store_path or checkout.root / STORE)
     ci = os.environ.get("CI") == "true" and "SLIPWAY_LOCAL" not in os.environ
     remote = _remote(checkout, store, target, push) if target else None
     try:
-        plan = load_and_decide(checkout, variant, store, cache, remote, full=full, ci=ci)
+        plan = load_and_decide(
+            checkout, variant, store, cache, remote, full=full, ci=ci, builder=builder
+        )
     except NetworkError as error:
         if push or remote is None:
             raise
         say(f"{remote.repository} is not looked into: {error.what}")
         remote = None
-        plan = load_and_decide(checkout, variant, store, cache, full=full, ci=ci)
+        plan = load_and_decide(checkout, variant, store, cache, full=full, ci=ci, builder=builder)
     return store, remote, checkout, plan
 
 

@@ -9,7 +9,7 @@ costs no hashing.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slipway.build.git import Checkout, TreeEntry
@@ -137,29 +137,8 @@ def _make(
             for file in metadata:
                 writer.add(file)
             writer.directory(package)
-        entries = []
-        for entry in part.packages:
-            if entry.mode == "040000":
-                below = checkout.ls_tree(entry.object_id, recursive=True)
-                entries += [
-                    TreeEntry(f"{entry.path}/{b.path}", b.mode, b.object_id, b.size) for b in below
-                ]
-            else:
-                entries.append(entry)
-        for entry in entries:
-            if entry.mode == "160000":
-                raise RepositoryError(
-                    f"{engine.source}/{entry.path} is a submodule or a repository of its own, and "
-                    "its files would not travel",
-                    "add its files to this repository, or ignore it",
-                )
-        contents = checkout.blobs([entry.object_id for entry in entries])
-        for entry, data in zip(entries, contents, strict=True):
-            path = f"{package}/{safe_path(entry.path, engine.source)}"
-            if entry.mode == "120000":
-                writer.add(_link(path, data.decode(), root))
-            else:
-                writer.add(File(path, data, executable=entry.mode == "100755"))
+        for item in files(checkout, part.packages, engine):
+            writer.add(item)
 
     layer = write_layer(
         store,
@@ -171,6 +150,40 @@ def _make(
     )
     described = [file for file in metadata if file.path.endswith("/METADATA") and not part.name]
     return note_packages(layer, [Package.from_metadata(f.data.decode()) for f in described])
+
+
+def files(
+    checkout: Checkout, packages: Sequence[TreeEntry], engine: Engine
+) -> Iterator[File | Symlink]:
+    """Entries of the source tree, with all that is below them, as they lie in the image.
+
+    Raises:
+        RepositoryError: one is a repository of its own, or a link that leaves the tree.
+    """
+    root = engine.root.lstrip("/")
+    entries = []
+    for entry in packages:
+        if entry.mode == "040000":
+            below = checkout.ls_tree(entry.object_id, recursive=True)
+            entries += [
+                TreeEntry(f"{entry.path}/{b.path}", b.mode, b.object_id, b.size) for b in below
+            ]
+        else:
+            entries.append(entry)
+    for entry in entries:
+        if entry.mode == "160000":
+            raise RepositoryError(
+                f"{engine.source}/{entry.path} is a submodule or a repository of its own, and "
+                "its files would not travel",
+                "add its files to this repository, or ignore it",
+            )
+    contents = checkout.blobs([entry.object_id for entry in entries])
+    for entry, data in zip(entries, contents, strict=True):
+        path = f"{root}/{engine.package}/{safe_path(entry.path, engine.source)}"
+        if entry.mode == "120000":
+            yield _link(path, data.decode(), root)
+        else:
+            yield File(path, data, executable=entry.mode == "100755")
 
 
 def _link(path: str, target: str, root: str) -> Symlink:

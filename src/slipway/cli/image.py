@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from slipway.image.registry.progress import Progress
 
 _variant = click.option("--variant", default="", help="A row of docker/matrix.toml.")
+_builder = click.option(
+    "--builder",
+    type=click.Choice(["assemble", "buildx", "buildah"]),
+    default=None,
+    help="Who makes the dependencies.  [default: as docker/matrix.toml says]",
+)
 _full = click.option("--full", is_flag=True, envvar="FULL", help="Make the dependencies anew.")
 
 
@@ -53,20 +59,36 @@ def _progress() -> Progress:
 
 @command.command()
 @_variant
+@_builder
 @_full
 @_store_option
 @_registry
 @_repo
 @_json
 def plan(
-    variant: str, full: bool, store: Path | None, registry: str, repo: str, as_json: bool
+    variant: str,
+    builder: str | None,
+    full: bool,
+    store: Path | None,
+    registry: str,
+    repo: str,
+    as_json: bool,
 ) -> None:
     """Say what a build would do, and why; builds nothing but a missing base."""
     from slipway.build.run import plan as decide
     from slipway.build.wheels import cache_folder
 
     target = _target(registry, repo)
-    decided = decide(Path.cwd(), variant, store, cache_folder(), full=full, target=target, say=_say)
+    decided = decide(
+        Path.cwd(),
+        variant,
+        store,
+        cache_folder(),
+        full=full,
+        target=target,
+        builder=builder or "",
+        say=_say,
+    )
     if as_json:
         click.echo(json.dumps(decided.to_json(), indent=2))
         return
@@ -79,8 +101,9 @@ def plan(
 @_store_option
 @_registry
 @_repo
+@click.option("--bake", is_flag=True, help="Write contexts, and print a file for `buildx bake`.")
 @_json
-def matrix(store: Path | None, registry: str, repo: str, as_json: bool) -> None:
+def matrix(store: Path | None, registry: str, repo: str, bake: bool, as_json: bool) -> None:
     """Every variant with its plan and its names: the rows of a workflow's matrix."""
     from slipway.build import matrix as matrices
     from slipway.build.git import find_checkout
@@ -89,10 +112,17 @@ def matrix(store: Path | None, registry: str, repo: str, as_json: bool) -> None:
     from slipway.ci.plan import row_of
 
     start, target = Path.cwd(), _target(registry, repo)
-    rows = [
-        row_of(decide(start, name, store, cache_folder(), target=target, say=_say))
-        for name in matrices.load(find_checkout(start).root).variants
+    checkout = find_checkout(start)
+    plans = [
+        decide(start, name, store, cache_folder(), target=target, say=_say)
+        for name in matrices.load(checkout.root).variants
     ]
+    if bake:
+        from slipway.build.bake import bake_file
+
+        click.echo(json.dumps(bake_file(checkout, plans, cache_folder()), indent=2))
+        return
+    rows = [row_of(plan) for plan in plans]
     if as_json:
         click.echo(json.dumps({"include": [row.to_json() for row in rows]}))
         return
@@ -103,6 +133,7 @@ def matrix(store: Path | None, registry: str, repo: str, as_json: bool) -> None:
 @command.command()
 @click.argument("tag", default="")
 @_variant
+@_builder
 @_full
 @_store_option
 @click.option("--push", is_flag=True, help="Push it to --registry under --repo.")
@@ -122,6 +153,7 @@ def matrix(store: Path | None, registry: str, repo: str, as_json: bool) -> None:
 def build(
     tag: str,
     variant: str,
+    builder: str | None,
     full: bool,
     store: Path | None,
     push: bool,
@@ -131,7 +163,7 @@ def build(
     docker_archive: Path | None,
     as_json: bool,
 ) -> None:
-    """Build this checkout's image without Docker, under TAG or its usual tag."""
+    """Build this checkout's image, under TAG or its usual tag."""
     from slipway.build.run import build as run
     from slipway.build.wheels import cache_folder
     from slipway.errors import UsageError
@@ -150,6 +182,7 @@ def build(
         target=_target(registry, repo),
         push=push,
         attest=attest,
+        builder=builder or "",
         progress=_progress() if push else None,
         say=_say,
     )
