@@ -25,7 +25,7 @@ from slipway.image.model import sha256
 from slipway.image.registry import Repository, pull_image
 from slipway.image.registry.auth import Credentials
 from support.gitea import TOKEN, gitea
-from support.project import lock_line, make_wheel
+from support.project import MATRIX, lock_line, make_base, make_wheel
 from support.pushes import IMAGE, PASSWORD, ROOT, Line, line
 from support.web import web_folder
 
@@ -323,8 +323,11 @@ def test_a_version_tag_gives_images_and_a_page_and_a_second_run_changes_nothing(
         assert run.code == 0, run.log
         (page,) = server.releases
         assert (page["draft"], page["body"]) == (False, "- what is new")
-        assert list(server.files) == ["local-cpu-single-v1.2.0.tar.zst", "tiny-v1.2.0.cdx.json"]
-        bill = json.loads(server.files["tiny-v1.2.0.cdx.json"])
+        assert list(server.files) == [
+            "local-cpu-single-v1.2.0.tar.zst",
+            "tiny-v1.2.0-amd64.cdx.json",
+        ]
+        bill = json.loads(server.files["tiny-v1.2.0-amd64.cdx.json"])
         assert ("big", "2.5") in listed(bill)
         image = published.images.resolve("v1.2.0")
         assert image is not None
@@ -334,6 +337,40 @@ def test_a_version_tag_gives_images_and_a_page_and_a_second_run_changes_nothing(
         assert published.images.resolve("v1.2.0") == image
     assert "v1.2.0-latest" not in published.images.tags()
     assert TOKEN not in run.log
+
+
+def test_a_version_for_two_platforms_is_one_name_that_each_machine_pulls(published: Line) -> None:
+    project = published.project
+    project.write(
+        "docker/matrix.toml", MATRIX.replace('"linux/amd64"', '"linux/amd64", "linux/arm64"')
+    )
+    project.write("CHANGELOG.md", "# Changelog\n\n## 1.2.0\n- two machines\n")
+    project.commit("release 1.2.0")
+    project.git("tag", "v1.2.0")
+    make_base(project.store, project.root, "cpu-arm64")
+    published.share_base("cpu-arm64")
+    with gitea() as server:
+        run = published.release("v1.2.0", server.url, TOKEN)
+        assert run.code == 0, run.log
+        assert sorted(name for name in server.files if name.endswith(".cdx.json")) == [
+            "tiny-v1.2.0-amd64.cdx.json",
+            "tiny-v1.2.0-arm64.cdx.json",
+        ]
+    named = published.images.manifest("v1.2.0")
+    assert named is not None
+    entries = [Descriptor.from_json(one) for one in json.loads(named[1])["manifests"]]
+    assert [str(one.platform) for one in entries] == ["linux/amd64", "linux/arm64"]
+    there = [published.images.resolve(f"v1.2.0-{name}") for name in ("amd64", "arm64")]
+    assert [one.digest for one in there if one] == [one.digest for one in entries]
+    store = LayoutStore(published.scratch / "pulled")
+    for entry in entries:
+        assert entry.platform is not None
+        pulled = pull_image(published.images, "v1.2.0", store, entry.platform)
+        assert pulled.platform == entry.platform
+    archive = published.archives.manifest("local-cpu-single-v1.2.0")
+    assert archive is not None
+    pinned = json.loads(archive[1])["annotations"]["org.slipway.image"]
+    assert pinned.endswith(f"@{named[0].digest}")
 
 
 def test_a_release_without_a_word_in_the_changelog_is_refused_before_it_builds(

@@ -141,7 +141,11 @@ def make_base(store: LayoutStore, root: Path, variant: str = "cpu") -> Image:
     assert row.rootfs is not None
     layer = write_layer(store, fill, roots=["etc"], key="base", created_by="base")
     image = Image(
-        config={"architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/usr/bin:/bin"]}},
+        config={
+            "architecture": row.platform.architecture,
+            "os": row.platform.os,
+            "config": {"Env": ["PATH=/usr/bin:/bin"]},
+        },
         layers=(layer,),
     )
     origin = rootfs.origin_of(row, row.rootfs)

@@ -139,6 +139,13 @@ class Line:
             GITHUB_REF_NAME=tag,
         )
 
+    def share_base(self, variant: str) -> None:
+        """Publish the base of a variant, so that no test needs Debian's mirrors."""
+        row = matrices.load(self.project.root).variant(variant)
+        noted = self.project.store.read_image(bases.tag(row))
+        assert noted is not None
+        push_image(noted, self.images, [bases.shared_tag(row)])
+
     def edit(self, value: int) -> str:
         self.project.write("src/tiny/core/work.py", f"VALUE = {value}\n")
         return self.project.commit(f"value {value}")
@@ -173,8 +180,5 @@ def line(folder: Path) -> Iterator[Line]:
             )
         project.commit("workflows")
         found = Line(project, address, folder / "runs")
-        row = matrices.load(project.root).variant("cpu")
-        noted = project.store.read_image(bases.tag(row))
-        assert noted is not None
-        push_image(noted, found.images, [bases.shared_tag(row)])
+        found.share_base("cpu")
         yield found

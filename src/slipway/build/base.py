@@ -153,7 +153,7 @@ def _pull(store: LayoutStore, variant: Variant, digest: str, sparse: bool) -> Im
 
     repository = _repository(variant)
     if not sparse:
-        return pull_image(repository, digest, store, variant.platforms[0])
+        return pull_image(repository, digest, store, variant.platform)
     image = Remote(repository, store).image(digest)
     if image is None:
         raise RegistryError(f"{repository} has no image {digest}")
@@ -226,7 +226,7 @@ def _resolve(variant: Variant) -> str:
     """
     from slipway.build.remote import platform_digest
 
-    reference, platform = variant.base.reference, variant.platforms[0]
+    reference, platform = variant.base.reference, variant.platform
     digest = platform_digest(_repository(variant), reference.identifier, platform)
     if not digest:
         raise RegistryError(f"{reference} does not exist, or not for {platform}")

@@ -61,7 +61,7 @@ def compute(
             for pin in lock.pins.values()
         ),
         "own-layer": sorted(variant.own_layer),
-        "platform": [str(platform) for platform in variant.platforms],
+        "platform": [str(variant.platform)],
         "python": variant.python,
         "roots": [engine.root, engine.venv],
         "scripts": sorted(

@@ -46,7 +46,7 @@ class Lock:
 
 def target_environment(variant: Variant) -> dict[str, str]:
     """The markers' values (PEP 508) on the variant's platform, whatever this machine is."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}[variant.platforms[0].architecture]
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[variant.platform.architecture]
     return {
         "implementation_name": "cpython",
         "implementation_version": f"{variant.python}.0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from slipway.image.descriptor import Platform
 from slipway.image.reference import Reference, parse
 
 PATH = Path("docker/matrix.toml")
+# Those that pip has wheel tags of (`wheels.platform_tags`).
+_ARCHITECTURES = ("amd64", "arm64")
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,16 @@ class Rootfs:
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the matrix."""
+    """One image of the matrix: a row, for one platform.
+
+    Attributes:
+        name: the row's for its first platform, `<row>-<architecture>` for each further one.
+        row: what a release calls it, whatever the platform.
+    """
 
     name: str
-    platforms: tuple[Platform, ...]
+    row: str
+    platform: Platform
     python: str
     glibc: str
     builder: str
@@ -103,6 +111,14 @@ class Matrix:
                 f"there is no variant {name!r}",
                 f"the variants of {PATH} are: {', '.join(self.variants)}",
             ) from error
+
+    @property
+    def rows(self) -> Mapping[str, tuple[Variant, ...]]:
+        """The variants of each row, one a platform, in the file's order."""
+        rows: dict[str, tuple[Variant, ...]] = {}
+        for variant in self.variants.values():
+            rows[variant.row] = (*rows.get(variant.row, ()), variant)
+        return rows
 
 
 class _Table:
@@ -163,7 +179,7 @@ def load(root: Path) -> Matrix:
         entrypoint=table.strings("entrypoint", []),
     )
     table.done()
-    variants = {name: _variant(name, value) for name, value in data.get("variants", {}).items()}
+    variants = _variants(data.get("variants", {}))
     matrix = Matrix(
         repository=image.get("repository", str),
         trunk=image.get("trunk", str, "main"),
@@ -188,7 +204,21 @@ def load(root: Path) -> Matrix:
     return matrix
 
 
-def _variant(name: str, data: Any) -> Variant:
+def _variants(rows: Mapping[str, Any]) -> dict[str, Variant]:
+    variants: dict[str, Variant] = {}
+    for row, data in rows.items():
+        for variant in _row(row, data):
+            if variant.name in variants:
+                raise ConfigError(
+                    f"{PATH}: [variants] has two images of the name {variant.name!r}",
+                    "give one of the rows another name",
+                )
+            variants[variant.name] = variant
+    return variants
+
+
+def _row(name: str, data: Any) -> tuple[Variant, ...]:
+    """A row's variants, one for each of its platforms."""
     where = f"variants.{name}"
     table = _Table(data, where)
     base = _Table(table.get("base", dict), f"{where}.base")
@@ -197,9 +227,11 @@ def _variant(name: str, data: Any) -> Variant:
         own = _Table(found, f"{where}.rootfs")
         rootfs = Rootfs(own.get("suite", str), own.strings("packages"), own.get("python", str))
         own.done()
-    variant = Variant(
+    platforms = _platforms(where, table.strings("platforms"))
+    first = Variant(
         name=name,
-        platforms=tuple(Platform.parse(text) for text in table.strings("platforms")),
+        row=name,
+        platform=platforms[0],
         python=table.get("python", str),
         glibc=table.get("glibc", str),
         builder=table.get("builder", str),
@@ -212,4 +244,22 @@ def _variant(name: str, data: Any) -> Variant:
     )
     base.done()
     table.done()
-    return variant
+    return first, *(
+        replace(first, name=f"{name}-{platform.architecture}", platform=platform)
+        for platform in platforms[1:]
+    )
+
+
+def _platforms(where: str, names: tuple[str, ...]) -> tuple[Platform, ...]:
+    platforms = tuple(map(Platform.parse, names))
+    known = all(
+        platform.os == "linux" and platform.architecture in _ARCHITECTURES for platform in platforms
+    )
+    distinct = len({platform.architecture for platform in platforms}) == len(platforms)
+    if not (platforms and known and distinct):
+        raise ConfigError(
+            f"{PATH}: [{where}] platforms is {list(names)}",
+            f"list one or more of {', '.join(f'linux/{name}' for name in _ARCHITECTURES)}, "
+            "each architecture once",
+        )
+    return platforms

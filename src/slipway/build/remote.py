@@ -7,6 +7,7 @@ deps image by its tag and source layers by their keys.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from slipway.image.model import Image, Layer, sha256
 if TYPE_CHECKING:
     from slipway.image.registry import Repository
 
+
+# What an index is read for: the machine that asks.
+HOST = Platform("linux", {"aarch64": "arm64"}.get(os.uname().machine, "amd64"))
 
 # An annotation with the bytes of the config, which saves a request to whoever has the manifest.
 CONFIG_COPY = "org.slipway.config"
@@ -62,7 +66,7 @@ class Remote:
             self._manifests.update(zip(wanted, pool.map(self._fetch, wanted), strict=True))
 
     def manifest(self, name: str, *, again: bool = False) -> Manifest | None:
-        """The manifest under a tag or digest, or None.
+        """The manifest under a tag or digest, of an index the one for this machine, or None.
 
         Args:
             again: ask the registry even where it answered before.
@@ -77,7 +81,10 @@ class Remote:
             return None
         descriptor, data = found
         value = json.loads(data)
-        if descriptor.media_type in INDEX_TYPES or "layers" not in value:
+        if descriptor.media_type in INDEX_TYPES:
+            digest = _listed(value, HOST)
+            return self.manifest(digest) if digest and digest != name else None
+        if "layers" not in value:
             return None
         return Manifest(
             descriptor,
@@ -158,7 +165,12 @@ def platform_digest(repository: Repository, identifier: str, platform: Platform)
     descriptor, data = found
     if descriptor.media_type not in INDEX_TYPES:
         return descriptor.digest
-    for entry in map(Descriptor.from_json, json.loads(data)["manifests"]):
+    return _listed(json.loads(data), platform)
+
+
+def _listed(index: Mapping[str, Any], platform: Platform) -> str:
+    """The digest that an index lists for a platform, or ""."""
+    for entry in map(Descriptor.from_json, index["manifests"]):
         there = entry.platform
         if there and (there.os, there.architecture) == (platform.os, platform.architecture):
             return entry.digest

@@ -27,7 +27,7 @@ _EXCLUDED = ("doc", "man", "info", "locale", "lintian", "bash-completion")
 
 def origin_of(variant: Variant, rootfs: Rootfs) -> str:
     """What a rootfs is called: its suite, and a key of what it is made of."""
-    content = [_RECIPE, rootfs.suite, rootfs.packages, str(variant.platforms[0])]
+    content = [_RECIPE, rootfs.suite, rootfs.packages, str(variant.platform)]
     return f"rootfs {rootfs.suite} {layer_key('rootfs', content)[:12]}"
 
 
@@ -46,8 +46,8 @@ def make(store: LayoutStore, variant: Variant, rootfs: Rootfs, cache: Path) -> I
     if image is None:
         image = Image(
             config={
-                "architecture": variant.platforms[0].architecture,
-                "os": variant.platforms[0].os,
+                "architecture": variant.platform.architecture,
+                "os": variant.platform.os,
                 "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]},
             },
             layers=(_itemised(_debootstrap(kept, variant, rootfs)),),
@@ -87,7 +87,7 @@ def _debootstrap(store: LayoutStore, variant: Variant, rootfs: Rootfs) -> Layer:
         program,
         "--quiet",
         "--variant=essential",
-        f"--architectures={variant.platforms[0].architecture}",
+        f"--architectures={variant.platform.architecture}",
         f"--include={','.join(rootfs.packages)}",
         "--format=tar",
         "--skip=output/dev",

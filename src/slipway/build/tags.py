@@ -23,10 +23,10 @@ def slug(branch: str) -> str:
     `feature-x`.
     """
     kept = re.sub(r"-+", "-", re.sub(r"[^a-z0-9._-]", "-", branch.lower())).strip("-.")
-    kept = kept[:_SLUG_LENGTH].rstrip("-.")
-    if kept == branch:
+    if kept == branch and len(kept) <= _SLUG_LENGTH:
         return kept
-    return f"{kept or 'branch'}-{hashlib.sha256(branch.encode()).hexdigest()[:6]}"
+    mark = f"-{hashlib.sha256(branch.encode()).hexdigest()[:6]}"
+    return f"{kept[: _SLUG_LENGTH - len(mark)].rstrip('-.') or 'branch'}{mark}"
 
 
 def _suffix(variant: str, default: str) -> str:

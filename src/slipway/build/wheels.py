@@ -35,7 +35,7 @@ def cache_folder() -> Path:
 
 def platform_tags(variant: Variant) -> list[str]:
     """pip's `--platform` values that the variant's base can run, newest glibc first (PEP 600)."""
-    machine = _PLATFORM[variant.platforms[0].architecture]
+    machine = _PLATFORM[variant.platform.architecture]
     newest = int(variant.glibc.split(".")[1])
     tags = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 16, -1)]
     tags.append(f"manylinux2014_{machine}")
@@ -166,7 +166,7 @@ def _explain(said: str, variant: Variant) -> Exception:
             "connect, or point PIP_INDEX_URL or PIP_FIND_LINKS at where they are",
         )
     return LockError(
-        f"{missing[1]} has no wheel for Python {variant.python} on {variant.platforms[0]} in "
+        f"{missing[1]} has no wheel for Python {variant.python} on {variant.platform} in "
         "reach, and assemble never builds from a source distribution, which would execute it",
         "lock a version that has a wheel, or give the variant a Dockerfile builder; for a build "
         "like +cpu, name its index with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS",

@@ -16,6 +16,7 @@ from slipway.ci.plan import suffix_of
 from slipway.ci.results import Result
 from slipway.errors import ConfigError, UsageError
 from slipway.image.reference import Reference
+from slipway.image.registry import Registry, push_index
 
 _VERSION = re.compile(r"v\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?")
 
@@ -50,7 +51,7 @@ def changelog_section(text: str, tag: str) -> str:
 
 @dataclass(frozen=True)
 class Release:
-    """Images of one version, and the SBOM of each as a file."""
+    """The indexes of one version, a row of the matrix each, and an SBOM of each image as a file."""
 
     images: tuple[Result, ...]
     sboms: tuple[Path, ...]
@@ -65,29 +66,38 @@ def build(
     *,
     say: Callable[[str], None],
 ) -> Release:
-    """Build and push every variant under `vX.Y.Z[-variant]`, and write their SBOMs into `folder`.
+    """Build and push the whole matrix, and write the images' SBOMs into `folder`.
+
+    A row's images lie under `vX.Y.Z[-row]-<architecture>`, and `vX.Y.Z[-row]` is an index of them:
+    one name, of which each machine pulls its own.
 
     Raises:
         TagTakenError: the version was released from other sources.
     """
     matrix = matrices.load(checkout.root)
+    repository = Registry(target.registry).repository(target.repository)
     folder.mkdir(parents=True, exist_ok=True)
-    images, sboms = [], []
-    for name in matrix.variants:
-        built = run.build(
-            checkout.root,
-            name,
-            None,
-            cache,
-            tag=f"{tag}{suffix_of(matrix, name)}",
-            target=target,
-            push=True,
-            say=say,
-        )
-        plan = built.plan
-        facts = (name, plan.commit, plan.path, plan.why, built.tag, built.image.digest)
-        images.append(Result(*facts))
-        path = folder / f"{matrix.engine.name}-{built.tag}.cdx.json"
-        path.write_text(json.dumps(sbom(built.image), indent=1) + "\n")
-        sboms.append(path)
-    return Release(tuple(images), tuple(sboms))
+    results, sboms = [], []
+    for row, variants in matrix.rows.items():
+        name = f"{tag}{suffix_of(matrix, row)}"
+        built = [
+            run.build(
+                checkout.root,
+                variant.name,
+                None,
+                cache,
+                tag=f"{name}-{variant.platform.architecture}",
+                target=target,
+                push=True,
+                say=say,
+            )
+            for variant in variants
+        ]
+        index = push_index((one.image for one in built), repository, name)
+        plan = built[0].plan
+        results.append(Result(row, plan.commit, plan.path, plan.why, name, index.digest))
+        for one in built:
+            path = folder / f"{matrix.engine.name}-{one.tag}.cdx.json"
+            path.write_text(json.dumps(sbom(one.image), indent=1) + "\n")
+            sboms.append(path)
+    return Release(tuple(results), tuple(sboms))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from slipway.image.registry.auth import Credentials
 from slipway.image.registry.failures import DroppedError, RefusedError
+from slipway.image.registry.index import make_index, push_index
 from slipway.image.registry.progress import Progress, reporter
 from slipway.image.registry.repository import Registry, Repository
 from slipway.image.registry.retry import Retries
@@ -23,7 +24,9 @@ __all__ = [
     "Registry",
     "Repository",
     "Retries",
+    "make_index",
     "pull_image",
     "push_image",
+    "push_index",
     "reporter",
 ]

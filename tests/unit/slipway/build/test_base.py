@@ -55,7 +55,7 @@ def test_a_rootfs_of_other_packages_is_another_base(project: Project, variant: V
     more = replace(variant, rootfs=replace(variant.rootfs, packages=("python3.11", "more")))
     assert rootfs.origin_of(variant, variant.rootfs) != rootfs.origin_of(more, more.rootfs)  # type: ignore[arg-type]
     assert bases._read(project.store.read_image(bases.tag(variant)), more, "") is None
-    arm = replace(variant, platforms=(Platform("linux", "arm64"),))
+    arm = replace(variant, platform=Platform("linux", "arm64"))
     assert bases._read(project.store.read_image(bases.tag(variant)), arm, "") is None
 
 

@@ -13,7 +13,7 @@ def test_it_is_read(project: Project) -> None:
     matrix = matrices.load(project.root)
     variant = matrix.variant("cpu")
     assert matrix.engine.package == "tiny"
-    assert str(variant.platforms[0]) == "linux/amd64"
+    assert str(variant.platform) == "linux/amd64"
     assert variant.own_layer == ("big",)
     assert variant.rootfs is not None
 
@@ -27,6 +27,9 @@ def test_it_is_read(project: Project) -> None:
         ("[image]", "[imago]", r"\[image\] is missing"),
         ('default-variant = "cpu"', 'default-variant = "gpu"', "default-variant 'gpu'"),
         ("[engine]", "[engine", "docker/matrix.toml"),
+        ('"linux/amd64"', "", r"platforms is \[\]"),
+        ('"linux/amd64"', '"linux/riscv64"', r"platforms is \['linux/riscv64'\]"),
+        ('"linux/amd64"', '"linux/amd64", "linux/amd64"', r"platforms is \['linux/amd64', 'l"),
     ],
 )
 def test_what_is_wrong_is_named(project: Project, old: str, new: str, message: str) -> None:
@@ -44,4 +47,23 @@ def test_an_unknown_variant_gets_the_list(project: Project) -> None:
 def test_a_missing_matrix_is_named(project: Project) -> None:
     (project.root / "docker/matrix.toml").unlink()
     with pytest.raises(ConfigError, match=r"no docker/matrix\.toml"):
+        matrices.load(project.root)
+
+
+def test_a_row_for_two_platforms_is_two_variants(project: Project) -> None:
+    two = MATRIX.replace('"linux/amd64"', '"linux/amd64", "linux/arm64"')
+    project.write("docker/matrix.toml", two)
+    matrix = matrices.load(project.root)
+    assert {name: str(one.platform) for name, one in matrix.variants.items()} == {
+        "cpu": "linux/amd64",
+        "cpu-arm64": "linux/arm64",
+    }
+    assert [one.name for one in matrix.rows["cpu"]] == ["cpu", "cpu-arm64"]
+
+
+def test_a_row_cannot_take_the_name_of_another_ones_platform(project: Project) -> None:
+    two = MATRIX.replace('"linux/amd64"', '"linux/amd64", "linux/arm64"')
+    row = two[two.index("[variants.cpu]") :].replace("variants.cpu", "variants.cpu-arm64")
+    project.write("docker/matrix.toml", two + row)
+    with pytest.raises(ConfigError, match="two images of the name 'cpu-arm64'"):
         matrices.load(project.root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slipway.build.tags import MAX_LENGTH, alias, deps_tag, image_tag, slug, stem
@@ -62,6 +62,8 @@ def test_branches_that_look_alike_stay_apart(one: str, other: str) -> None:
 
 
 @given(st.text(min_size=1))
+@example("0" * 61)
+@example("0" * 60)
 def test_any_branch_gives_a_valid_lower_case_tag(branch: str) -> None:
     made = tag(branch, dirty=True, number=99, variant="rocm720-mi35x-long-name")
     assert len(made) <= MAX_LENGTH

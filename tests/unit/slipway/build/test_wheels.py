@@ -103,7 +103,7 @@ def test_the_targets_platform_decides_and_not_this_machines(
     lock = locked(project, variant, files[0])
     hashes = tuple(f"sha256:{hashlib.sha256(f.read_bytes()).hexdigest()}" for f in files)
     lock = Lock(lock.path, {"native": replace(lock.pins["native"], hashes=hashes)})
-    arm = replace(variant, platforms=(Platform("linux", "arm64"),))
+    arm = replace(variant, platform=Platform("linux", "arm64"))
     # The order matters: what one variant fetched must not be what the next one gets.
     for row, expected in ((arm, files[1]), (variant, files[0]), (arm, files[1])):
         assert wheels.fetch(lock, row, project.cache)["native"].name == expected.name
