@@ -40,7 +40,7 @@ def bake_file(checkout: Checkout, plans: Iterable[Plan], cache: Path) -> dict[st
         shared = {
             "context": str(FOLDER / name),
             "labels": labels(plan, created),
-            "platforms": [str(plan.variant.platforms[0])],
+            "platforms": [str(plan.variant.platform)],
             "attest": ["type=provenance,disabled=true"],
         }
         names.append(name)
