@@ -54,6 +54,19 @@ def _origin_form(target: bytes) -> bytes:
     return b"/" + rest.partition(b"/")[2]
 
 
+def _without_offer(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
+    """A head as bytes, without what offers another protocol."""
+    offers = (b"upgrade", b"http2-settings")
+    lines = [b"%b %b HTTP/%b" % (method, url, version.encode())]
+    for name, value in headers:
+        if name == b"connection":
+            words = [word.strip() for word in value.split(b",")]
+            value = b", ".join(word for word in words if word.lower() not in offers)
+        if name not in offers and (value or name != b"connection"):
+            lines.append(b"%b: %b" % (name, value))
+    return b"\r\n".join([*lines, b"", b""])
+
+
 class Handling(Protocol):
     """Whatever answers a request."""
 
@@ -90,12 +103,12 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self._deaf = False  # what comes is thrown away
         self._request: ClientRequest | None = None
-        self.quiet_since = time.monotonic()
+        self.quiet_since = self._reading_since = time.monotonic()
         self.closing_after = False
         self._clear()
 
     def _clear(self) -> None:
-        self._url = b""
+        self._url = self._declined = b""
         self._headers: Headers = []
         self._head_bytes = 0
         self._parts: list[bytes] = []
@@ -130,9 +143,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._request is not None:
             self.quiet_since = time.monotonic()
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(Refusal(400, "invalid_request", "the router does not switch protocols"))
+            self._feed(data)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__ or error.__cause__
             if not isinstance(cause, Refusal):
@@ -140,6 +151,17 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(cause)
         except httptools.HttpParserError as error:
             self._refuse(Refusal(400, "invalid_request", f"this is not HTTP/1.1: {error}"))
+
+    def _feed(self, data: bytes) -> None:
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                # The parser has left HTTP at the head's end. An offer is declined by not being
+                # mentioned (RFC 9110, 7.8): read the head once more, without it.
+                data = self._declined + data[offer.args[0] :]
+                self._declined = b""
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -159,7 +181,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_head(len(name) + len(value))
-        self._headers.append((name.lower(), value))
+        if self._request is None:  # what comes after a chunked body is no header (RFC 9110, 6.5.1)
+            self._headers.append((name.lower(), value))
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
@@ -168,8 +191,17 @@ class ClientConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         parser = self._parser
+        method = parser.get_method()
+        if method == b"CONNECT":
+            raise Refusal(405, "invalid_request", "the router is no tunnel")
+        if parser.should_upgrade():
+            head = _without_offer(method, self._url, parser.get_http_version(), self._headers)
+            self._clear()
+            self._declined = head
+            return
+        self._reading_since = time.monotonic()
         self._request = ClientRequest(
-            parser.get_method(),
+            method,
             self._url,
             self._headers,
             parser.should_keep_alive(),
@@ -193,7 +225,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         request, self._request = self._request, None
-        assert request is not None
+        if request is None:  # the head of an offer that is declined
+            return
         parts = self._parts
         request.body = parts[0] if len(parts) == 1 else b"".join(parts)
         self._clear()
@@ -273,9 +306,14 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.abort()
 
-    def close_if_quiet(self, since: float) -> None:
-        """Close if nothing is being answered, and nothing was since that time."""
-        if not self._busy and self.quiet_since < since:
+    def check(self, quiet_since: float, reading_since: float) -> None:
+        """Close if nothing is being answered, and nothing was since the first of these times; or if
+        a body has been coming since before the second one. Called by the janitor."""
+        if self._busy or self._deaf:
+            return
+        if self._request is not None and self._reading_since < reading_since:
+            self._refuse(Refusal(408, "request_incomplete", "the body took too long to come"))
+        elif self.quiet_since < quiet_since:
             self.close()
 
     def close_when_idle(self) -> None:

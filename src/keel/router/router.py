@@ -226,9 +226,12 @@ class Router:
             exchange.check(now)
         for leg in tuple(self.legs):
             leg.check(now, min(self.request_timeout, self.stale_after))
-        since = now - self.args.client_idle_timeout_secs
+        quiet_since, reading_since = (
+            now - self.args.client_idle_timeout_secs,
+            now - self.stale_after,
+        )
         for client in tuple(self.connections):
-            client.close_if_quiet(since)
+            client.check(quiet_since, reading_since)
         for worker in self.table:
             worker.upstream.sweep()
 
