@@ -37,25 +37,36 @@ def render(only_check: bool) -> None:
 @command.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--env", "env", multiple=True, metavar="K=V", help="Value of a variable of the file.")
+@click.option("--host-gpus", type=int, metavar="N", help="GPUs of the host; from site.toml.")
+@click.option("--together", is_flag=True, help="All FILES start on one host, whatever their names.")
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def check(files: tuple[Path, ...], env: tuple[str, ...], list_rules: bool, as_json: bool) -> None:
-    """Judge Compose FILES before they start; by default every one under deploy/."""
-    from slipway.deploy.check import check as judge
-    from slipway.deploy.check import errors
-    from slipway.deploy.compose import read_compose
+def check(
+    files: tuple[Path, ...],
+    env: tuple[str, ...],
+    host_gpus: int | None,
+    together: bool,
+    list_rules: bool,
+    as_json: bool,
+) -> None:
+    """Judge Compose FILES before they start; by default every one under deploy/.
+
+    Each file is judged by itself; then those whose names make them one set (the prefill and the
+    decode file of one deployment, two slots of one host) are judged together.
+    """
+    from slipway.deploy.check import check_files, errors, read_files
     from slipway.deploy.load import find_root
     from slipway.deploy.rules import RULES
     from slipway.deploy.settings import parse_settings
 
     if list_rules:
         for rule in RULES:
-            click.echo(f"{rule.name:<16}{rule.severity.value:<9}{rule.about} ({rule.source})")
+            click.echo(f"{rule.name:<18}{rule.severity.value:<9}{rule.about} ({rule.source})")
         return
     if not files:
         files = tuple(sorted(find_root(Path.cwd()).glob("deploy/*/dockerserve-*.yml")))
-    given = parse_settings(env)
-    findings = [finding for path in files for finding in judge(read_compose(path, given))]
+    read = read_files(files, parse_settings(env))
+    findings = check_files(read, host_gpus=host_gpus, together=together)
     if as_json:
         click.echo(json.dumps([finding.to_json() for finding in findings], indent=2))
     else:

@@ -1,7 +1,7 @@
 """A Compose file as values: ours and foreign ones, as far as the rules of `check` ask.
 
 Follows the Compose specification (interpolation, short and long forms of ports and volumes, lists
-and mappings of environment). `extends` and `include` are not followed.
+and mappings of environment, `extends`, `env_file`). `include` is not followed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slipway.deploy.document import Comment, Document, parse_document, read_text
 from slipway.errors import ConfigError
 
 _EXPRESSION = re.compile(
@@ -47,6 +48,7 @@ class ComposeService:
         image: as written, but that variables are replaced.
         image_guarded: the image is a variable that must be set, so it is pinned elsewhere.
         words: entry point (where the file overrides it) and command, split as a shell would.
+        container: the container's name, "" where Compose makes one.
         line: where the service begins in the file, from 1.
     """
 
@@ -61,6 +63,7 @@ class ComposeService:
     network_mode: str
     privileged: bool
     health_test: tuple[str, ...]
+    container: str = ""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -71,6 +74,7 @@ class ComposeFile:
     path: Path
     project: str
     services: tuple[ComposeService, ...]
+    comments: tuple[Comment, ...] = ()
 
 
 def interpolate(text: str, env: Mapping[str, str]) -> str:
@@ -118,45 +122,85 @@ def read_compose(path: Path, env: Mapping[str, str] | None = None) -> ComposeFil
     Raises:
         ConfigError: the file is missing, is not YAML, or is not shaped as Compose asks.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8: {error}") from None
-    return parse_compose(text, path, env or {})
+    return parse_compose(read_text(path), path, env or {})
 
 
 def parse_compose(text: str, path: Path, given: Mapping[str, str]) -> ComposeFile:
     """As `read_compose`, over text that came from `path`."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        document = YAML(typ="rt").load(text)
-    except YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    services = document.get("services") if isinstance(document, Mapping) else None
-    if not isinstance(services, Mapping) or not services:
-        raise ConfigError(f"{path}: no services: a Compose file has a table `services`")
+    document = parse_document(text, path)
+    services = _services(document, path)
     return ComposeFile(
         path,
-        interpolate(str(document.get("name", "")), given),
-        tuple(_service(path, name, services, given) for name in services),
+        interpolate(str(document.value.get("name") or ""), given),
+        tuple(
+            _service(path, name, _extended(path, name, services), given, document.lines)
+            for name in services
+        ),
+        document.comments,
     )
 
 
-def _service(
-    path: Path, name: str, services: Mapping[str, Any], env: Mapping[str, str]
-) -> ComposeService:
+def _services(document: Document, path: Path) -> dict[str, Any]:
+    services = document.value.get("services") if isinstance(document.value, dict) else None
+    if not isinstance(services, dict) or not services:
+        raise ConfigError(f"{path}: no services: a Compose file has a table `services`")
+    return services
+
+
+# Keys whose lists are added up by `extends`; of every other list the extending one stands.
+_ADDED = frozenset(("ports", "volumes", "expose", "configs", "secrets", "env_file", "devices"))
+
+
+def _extended(
+    path: Path, name: str, services: Mapping[str, Any], seen: tuple[tuple[Path, str], ...] = ()
+) -> Any:
+    """A service as written, over what it extends, in this file or another."""
     written = services[name]
-    line = services.lc.key(name)[0] + 1 if hasattr(services, "lc") else 0
-    if not isinstance(written, Mapping):
+    if not isinstance(written, dict) or "extends" not in written:
+        return written
+    seen = (*seen, (path, name))
+    base = written["extends"]
+    other = base.get("service") if isinstance(base, dict) else base
+    there, where = services, path
+    if isinstance(base, dict) and base.get("file"):
+        where = path.parent / str(base["file"])
+        there = _services(parse_document(read_text(where), where), where)
+    if not isinstance(other, str) or other not in there:
+        raise ConfigError(f"{path}: service {name} extends {other!r}, which {where} does not have")
+    if (where, other) in seen or len(seen) > 8:
+        raise ConfigError(f"{path}: service {name} extends itself, by way of {other}")
+    return _over(_extended(where, other, there, seen), written)
+
+
+def _over(below: Any, above: Any) -> Any:
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    result = dict(below)
+    for key, value in above.items():
+        if key == "environment":
+            result[key] = {**_environment(below.get(key) or {}), **_environment(value or {})}
+        elif key in _ADDED and isinstance(value, list) and isinstance(below.get(key), list):
+            result[key] = [*below[key], *value]
+        elif key != "extends":
+            result[key] = _over(below.get(key), value) if isinstance(value, dict) else value
+    result.pop("extends", None)
+    return result
+
+
+def _service(
+    path: Path,
+    name: str,
+    written: Any,
+    env: Mapping[str, str],
+    lines: Mapping[tuple[str, ...], int],
+) -> ComposeService:
+    line = lines.get(("services", name), 0)
+    if not isinstance(written, dict):
         raise ConfigError(f"{path}:{line}: service {name} must be a table, not {written!r}")
     raw = _deep(written, env)
 
     def wrong(key: str, says: str) -> ConfigError:
-        return ConfigError(f"{path}:{line}: service {name}: {key} {says}, not {raw[key]!r}")
+        return ConfigError(f"{path}:{line}: service {name}: {key} {says}, not {raw.get(key)!r}")
 
     def words(key: str, block: Mapping[str, Any] = raw) -> tuple[str, ...]:
         value = block.get(key)
@@ -168,12 +212,23 @@ def _service(
             except ValueError as error:
                 raise wrong(key, f"cannot be split into words ({error})") from None
         if isinstance(value, list):
-            return tuple(map(str, value))
+            return tuple("" if word is None else _plain(word) for word in value)
         raise wrong(key, "must be a string or a list")
 
-    health = raw.get("healthcheck") or {}
-    if not isinstance(health, Mapping):
-        raise wrong("healthcheck", "must be a table")
+    def table(key: str) -> dict[str, Any]:
+        value = raw.get(key) or {}
+        if not isinstance(value, dict):
+            raise wrong(key, "must be a table")
+        return value
+
+    health = table("healthcheck")
+    table("deploy")
+    environment = raw.get("environment") or {}
+    if not isinstance(environment, dict | list):
+        raise wrong("environment", "must be a table or a list")
+    for key in ("ports", "volumes"):
+        if not isinstance(raw.get(key) or [], list):
+            raise wrong(key, "must be a list")
     try:
         ports = tuple(port for entry in raw.get("ports") or () for port in _ports(entry))
         mounts = tuple(_mount(entry) for entry in raw.get("volumes") or ())
@@ -184,17 +239,35 @@ def _service(
     return ComposeService(
         name=name,
         line=line,
-        image=str(raw.get("image", "")),
+        image=str(raw.get("image") or ""),
         image_guarded=bool(re.fullmatch(r"\$\{\w+:\?[^}]*\}", str(written.get("image", "")))),
         words=words("entrypoint") + words("command"),
-        environment=_environment(raw.get("environment") or {}),
+        environment={**_from_files(path, raw.get("env_file")), **_environment(environment)},
         ports=ports,
         mounts=mounts,
-        network_mode=str(raw.get("network_mode", "")),
-        privileged=raw.get("privileged") is True,
+        network_mode=str(raw.get("network_mode") or ""),
+        privileged=_plain(raw.get("privileged")).lower() in ("true", "yes", "on", "1"),
         health_test=words("test", health) if "test" in health else (),
+        container=str(raw.get("container_name") or ""),
         raw=raw,
     )
+
+
+def _from_files(path: Path, entries: Any) -> dict[str, str]:
+    """Variables of the files that `env_file` names, as far as they are there."""
+    from slipway.deploy.settings import read_env
+
+    found: dict[str, str] = {}
+    for entry in entries if isinstance(entries, list) else [entries] if entries else []:
+        name = entry.get("path") if isinstance(entry, dict) else entry
+        if isinstance(name, str) and (path.parent / name).is_file():
+            found.update(read_env(read_text(path.parent / name)))
+    return found
+
+
+def _plain(value: Any) -> str:
+    """A scalar as YAML has it: true, not True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _deep(value: Any, env: Mapping[str, str]) -> Any:
@@ -210,7 +283,7 @@ def _deep(value: Any, env: Mapping[str, str]) -> Any:
 
 def _environment(value: Mapping[str, Any] | Iterable[str]) -> dict[str, str]:
     if isinstance(value, Mapping):
-        return {name: "" if text is None else str(text) for name, text in value.items()}
+        return {name: "" if text is None else _plain(text) for name, text in value.items()}
     pairs = (str(entry).partition("=") for entry in value)
     return {name: text for name, _, text in pairs}
 
@@ -237,7 +310,10 @@ def _range(text: str) -> range:
     if not text or text.startswith("<"):
         return range(0)
     first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    found = range(int(first), int(last or first) + 1)
+    if found and (found[0] < 0 or found[-1] > 65535):
+        raise ValueError(f"{text} is no port: ports go to 65535")
+    return found
 
 
 def _mount(entry: Any) -> Mount:
