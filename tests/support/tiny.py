@@ -1,4 +1,4 @@
-"""Tiny random Llamas as Hugging Face folders: real checkpoints that load in milliseconds."""
+"""Tiny random models as Hugging Face folders: real checkpoints that load in milliseconds."""
 
 from __future__ import annotations
 
@@ -39,6 +39,52 @@ def config(**changes: Any) -> dict[str, Any]:
     }
 
 
+# What makes the tiny model one of another family.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "mistral": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "sliding_window": 24,
+    },
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen2 with windows": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+    "qwen3_moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 40,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+    "qwen3_moe, not normalised, one dense layer": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": 5,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "norm_topk_prob": False,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [0],
+    },
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+    },
+}
+
+
 def weights(shape: dict[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
     """Random tensors, scaled so that logits differ clearly between tokens."""
     random = torch.Generator().manual_seed(seed)
@@ -46,7 +92,7 @@ def weights(shape: dict[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
     def matrix(rows: int, columns: int) -> torch.Tensor:
         return torch.randn(rows, columns, generator=random) * columns**-0.5
 
-    hidden, inner, dim = shape["hidden_size"], shape["intermediate_size"], shape["head_dim"]
+    hidden, dim = shape["hidden_size"], shape["head_dim"]
     query = shape["num_attention_heads"] * dim
     key = shape["num_key_value_heads"] * dim
     found = {
@@ -62,16 +108,43 @@ def weights(shape: dict[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
             ("self_attn.k_proj", key, hidden),
             ("self_attn.v_proj", key, hidden),
             ("self_attn.o_proj", hidden, query),
-            ("mlp.gate_proj", inner, hidden),
-            ("mlp.up_proj", inner, hidden),
-            ("mlp.down_proj", hidden, inner),
+            *_mlp(shape, index),
         ):
             found[f"{layer}.{name}.weight"] = matrix(rows, columns)
-            if shape["attention_bias"] and name.startswith("self_attn"):
+            if name.startswith("self_attn") and _has_bias(shape, name):
                 found[f"{layer}.{name}.bias"] = 0.1 * torch.randn(rows, generator=random)
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            found[f"{layer}.{name}.weight"] = 1 + 0.1 * torch.randn(hidden, generator=random)
+        norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
+        if shape["model_type"].startswith("qwen3"):
+            norms |= {"self_attn.q_norm": dim, "self_attn.k_norm": dim}
+        for name, size in norms.items():
+            found[f"{layer}.{name}.weight"] = 1 + 0.1 * torch.randn(size, generator=random)
     return found
+
+
+def _has_bias(shape: dict[str, Any], name: str) -> bool:
+    if shape["model_type"] == "qwen2":
+        return not name.endswith("o_proj")
+    return bool(shape["attention_bias"])
+
+
+def _mlp(shape: dict[str, Any], layer: int) -> list[tuple[str, int, int]]:
+    """Name, rows and columns of what follows attention."""
+    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
+    module, names, count = "mlp", ("gate_proj", "up_proj", "down_proj"), 0
+    if shape["model_type"] == "mixtral":
+        module, names, count = "block_sparse_moe", ("w1", "w3", "w2"), shape["num_local_experts"]
+    elif shape["model_type"] == "qwen3_moe" and layer not in shape["mlp_only_layers"]:
+        count, inner = shape["num_experts"], shape["moe_intermediate_size"]
+    gate, up, down = names
+    own = [(gate, inner, hidden), (up, inner, hidden), (down, hidden, inner)]
+    if not count:
+        return [(f"{module}.{name}", *sizes) for name, *sizes in own]
+    each = [
+        (f"{module}.experts.{expert}.{name}", *sizes)
+        for expert in range(count)
+        for name, *sizes in own
+    ]
+    return [(f"{module}.gate", count, hidden), *each]
 
 
 def write(folder: Path, shards: int = 1, seed: int = 0, **changes: Any) -> Path:

@@ -38,48 +38,65 @@ class TorchAttention:
     Decodes of a batch are one call: their tokens are gathered to the longest and masked, and the
     query heads that share a key head stand as rows of one query, so that keys are not repeated.
     A prompt is a call of its own, over a view of the pool where its slots lie in a run.
+
+    Args:
+        windows: of each layer, how many tokens a token sees (`ModelConfig.windows`).
     """
 
-    def __init__(self, pool: KVPool, num_heads: int) -> None:
+    def __init__(self, pool: KVPool, num_heads: int, windows: tuple[int | None, ...] = ()) -> None:
+        self._windows = windows or (None,) * pool.layout.num_layers
         self._pool = pool
         self._kv_heads = pool.layout.num_kv_heads
         self._head_dim = pool.layout.head_dim
         self._group = num_heads // self._kv_heads
 
-    def plan(self, batch: ForwardBatch) -> _Plan:
+    def plan(self, batch: ForwardBatch) -> dict[int | None, _Plan]:
+        """One for each window that layers have."""
+        return {window: self._plan(batch, window) for window in dict.fromkeys(self._windows)}
+
+    def _plan(self, batch: ForwardBatch, window: int | None) -> _Plan:
         count, device = batch.num_decodes, batch.table.device
         slots: slice | torch.Tensor | None = None
         mask = None
         longest = 0
         if count:
             lens = batch.seq_lens[:count]
-            longest = int(lens.max())
-            rows = torch.from_numpy(batch.rows[:count]).to(device)
+            seen = lens if window is None else np.minimum(lens, window)
+            longest = int(seen.max())
             if count == 1:
-                slots = _run_or_index(batch.table[int(batch.rows[0]), :longest])
+                stop = int(lens[0])
+                slots = _run_or_index(batch.table[int(batch.rows[0]), stop - longest : stop])
             else:
-                valid = torch.arange(longest) < torch.from_numpy(lens)[:, None]
-                valid = valid.to(device)
-                slots = (batch.table[rows, :longest] * valid).flatten()
-                if int(lens.min()) < longest:
+                rows = torch.from_numpy(batch.rows[:count]).to(device)
+                steps = np.arange(longest)
+                positions = torch.from_numpy((lens - seen)[:, None] + steps).to(device)
+                valid = torch.from_numpy(steps < seen[:, None]).to(device)
+                slots = (batch.table[rows[:, None], positions * valid] * valid).flatten()
+                if int(seen.min()) < longest:
                     dtype = self._pool.layout.dtype
                     mask = torch.zeros(valid.shape, dtype=dtype, device=device)
                     mask.masked_fill_(~valid, -torch.inf)
                     mask = mask[:, None, None, :]
         ends = np.cumsum(batch.query_lens)
         extends = tuple(
-            self._extend(batch, index, int(ends[index])) for index in range(count, len(ends))
+            self._extend(batch, index, int(ends[index]), window)
+            for index in range(count, len(ends))
         )
         return _Plan(slots, longest, mask, extends)
 
-    def _extend(self, batch: ForwardBatch, index: int, stop: int) -> _Extend:
+    def _extend(self, batch: ForwardBatch, index: int, stop: int, window: int | None) -> _Extend:
         new, total = int(batch.query_lens[index]), int(batch.seq_lens[index])
-        slots = _run_or_index(batch.table[int(batch.rows[index]), :total])
+        first = 0 if window is None else max(0, total - new - window + 1)
+        slots = _run_or_index(batch.table[int(batch.rows[index]), first:total])
         mask = None
-        if new < total:
-            shape, device = (new, total), batch.table.device
+        if new < total or (window is not None and window < total):
+            shape, device = (new, total - first), batch.table.device
             mask = torch.full(shape, -torch.inf, dtype=self._pool.layout.dtype, device=device)
-            mask = mask.triu(total - new + 1)  # query i sees keys up to total - new + i
+            prefix = total - new - first
+            mask = mask.triu(prefix + 1)  # query i sees keys up to prefix + i
+            if window is not None:
+                older = torch.ones(shape, dtype=torch.bool, device=device).tril(prefix - window)
+                mask.masked_fill_(older, -torch.inf)
         return _Extend(stop - new, stop, slots, mask)
 
     def forward(
@@ -92,7 +109,7 @@ class TorchAttention:
     ) -> torch.Tensor:
         self._pool.write(layer, batch.out_slots, k, v)
         keys, values = self._pool.keys[layer], self._pool.values[layer]
-        plan: _Plan = batch.plan
+        plan: _Plan = batch.plan[self._windows[layer]]
         if batch.num_decodes == len(q):
             return self._decode(q, keys, values, plan)
         out = q.new_empty(len(q), q.shape[1] * self._head_dim)

@@ -26,6 +26,8 @@ def frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
     inverse = 1.0 / (rope.theta**steps)
     if rope.kind == "linear":
         return inverse / rope.factor
+    if rope.kind == "divided":
+        return inverse / torch.tensor(rope.divisors)
     if rope.kind == "llama3":
         low = rope.original_max_position / rope.low_freq_factor
         high = rope.original_max_position / rope.high_freq_factor
@@ -36,13 +38,32 @@ def frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
         between = (1 - smooth) * inverse / rope.factor + smooth * inverse
         stretched = torch.where(wave > low, inverse / rope.factor, between)
         return torch.where(wave < high, inverse, stretched)
+    if rope.kind == "yarn":
+        kept = 1 - _yarn_ramp(rope, head_dim)
+        return inverse / rope.factor * (1 - kept) + inverse * kept
     return inverse
 
 
+def _yarn_ramp(rope: Rope, head_dim: int) -> torch.Tensor:
+    """[head_dim / 2]: 0 where a pair keeps its frequency, 1 where it is divided by the factor."""
+
+    def pair(rotations: float) -> float:
+        """The pair that turns so often within the original context."""
+        turns = rope.original_max_position / (rotations * 2 * math.pi)
+        return head_dim * math.log(turns) / (2 * math.log(rope.theta))
+
+    low, high = pair(rope.beta_fast), pair(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    steps = torch.arange(head_dim // 2, dtype=torch.float32) - low
+    return (steps / ((high - low) or 0.001)).clamp(0, 1)
+
+
 def rotation_table(rope: Rope, head_dim: int, length: int, device: torch.device) -> torch.Tensor:
-    """[length, head_dim / 2] complex64: the rotation of each pair at each position."""
+    """[length, head_dim / 2] complex64: what each pair is multiplied with at each position."""
     angles = torch.outer(torch.arange(length).float(), frequencies(rope, head_dim))
-    return torch.complex(angles.cos(), angles.sin()).to(device)
+    return (torch.complex(angles.cos(), angles.sin()) * rope.attention_factor).to(device)
 
 
 def rotate(x: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:

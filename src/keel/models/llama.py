@@ -1,4 +1,8 @@
-"""Llama and what shares its shape: RMSNorm, rotary attention with grouped heads, gated MLP."""
+"""Llama and what shares its shape: RMSNorm, rotary attention with grouped heads, gated MLP.
+
+Mistral and Qwen differ from it by what `ModelConfig` says (biases, a norm of each head, windows,
+experts), so they are this class too.
+"""
 
 from __future__ import annotations
 
@@ -7,63 +11,75 @@ import torch.nn.functional as F
 
 from keel.attention.base import AttentionBackend
 from keel.core import ForwardBatch
-from keel.errors import ModelError
-from keel.layers.linear import Linear, make_linear
-from keel.layers.rotary import alternate_rows, rotate, rotation_table
-from keel.models.config import ModelConfig
+from keel.layers.linear import make_linear
+from keel.layers.mlp import ExpertMLP, GatedMLP
+from keel.layers.rotary import rotate, rotation_table
+from keel.models.config import Experts, ModelConfig
+from keel.models.weights import Weights
 from keel.weights.checkpoint import Checkpoint
 
+# Names of an expert's projections (gate, up, down) by the module that they lie in.
+_EXPERT_NAMES = {
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+    "block_sparse_moe": ("w1", "w3", "w2"),
+}
 
-class _Weights:
-    """Reads a checkpoint's tensors, checks their shapes, brings them to dtype and device."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self._checkpoint, self._config = checkpoint, config
-        self._dtype, self._device = dtype, device
+def _gated(
+    weights: Weights,
+    prefix: str,
+    inner: int,
+    hidden: int,
+    names: tuple[str, str, str] = _EXPERT_NAMES["mlp"],
+) -> GatedMLP:
+    gate, up, down = names
+    return GatedMLP(
+        weights.linear(prefix, {gate: inner, up: inner}, hidden),
+        weights.linear(prefix, {down: hidden}, inner),
+    )
 
-    def tensor(self, name: str, *shape: int) -> torch.Tensor:
-        value = self._checkpoint.tensor(name)
-        if tuple(value.shape) != shape:
-            raise ModelError(
-                f"tensor {name!r} of {self._checkpoint.path} has shape {tuple(value.shape)}, "
-                f"the config says {shape}",
-                "fetch the checkpoint anew",
-            )
-        return value.to(device=self._device, dtype=self._dtype)
 
-    def linear(self, prefix: str, sizes: dict[str, int], inputs: int, bias: bool = False) -> Linear:
-        """Several projections of one input as a single product."""
-        parts = [(f"{prefix}.{name}", size) for name, size in sizes.items()]
-        weights = [self._rows(f"{name}.weight", size, inputs) for name, size in parts]
-        biases = [self._rows(f"{name}.bias", size) for name, size in parts] if bias else None
-        return make_linear(torch.cat(weights), None if biases is None else torch.cat(biases))
+def _mlp(index: int, config: ModelConfig, weights: Weights) -> GatedMLP | ExpertMLP:
+    prefix, experts = f"model.layers.{index}", config.experts
+    if experts is None or index in experts.dense_layers:
+        return _gated(weights, f"{prefix}.mlp", config.intermediate_size, config.hidden_size)
+    return _experts(weights, f"{prefix}.{experts.module}", experts, config.hidden_size)
 
-    def _rows(self, name: str, *shape: int) -> torch.Tensor:
-        value = self.tensor(name, *shape)
-        if ".q_proj." in name or ".k_proj." in name:
-            return alternate_rows(value, self._config.head_dim)
-        return value
+
+def _experts(weights: Weights, prefix: str, experts: Experts, hidden: int) -> ExpertMLP:
+    names = _EXPERT_NAMES[experts.module]
+    return ExpertMLP(
+        make_linear(weights.tensor(f"{prefix}.gate.weight", experts.count, hidden)),
+        [
+            _gated(weights, f"{prefix}.experts.{expert}", experts.inner, hidden, names)
+            for expert in range(experts.count)
+        ],
+        experts.per_token,
+        experts.normalise,
+    )
 
 
 class _Layer:
-    def __init__(self, index: int, config: ModelConfig, weights: _Weights) -> None:
+    def __init__(self, index: int, config: ModelConfig, weights: Weights) -> None:
         prefix = f"model.layers.{index}"
-        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        hidden, dim = config.hidden_size, config.head_dim
         query, key = config.num_heads * dim, config.num_kv_heads * dim
         self._index = index
         self._heads, self._kv_heads, self._dim = config.num_heads, config.num_kv_heads, dim
         self._eps = config.rms_norm_eps
         self._norm1 = weights.tensor(f"{prefix}.input_layernorm.weight", hidden)
         self._norm2 = weights.tensor(f"{prefix}.post_attention_layernorm.weight", hidden)
-        bias = config.attention_bias
+        attention = f"{prefix}.self_attn"
         sizes = {"q_proj": query, "k_proj": key, "v_proj": key}
-        self._qkv = weights.linear(f"{prefix}.self_attn", sizes, hidden, bias)
-        self._o = weights.linear(f"{prefix}.self_attn", {"o_proj": hidden}, query, bias)
-        gate_up = {"gate_proj": inner, "up_proj": inner}
-        self._gate_up = weights.linear(f"{prefix}.mlp", gate_up, hidden)
-        self._down = weights.linear(f"{prefix}.mlp", {"down_proj": hidden}, inner)
+        self._qkv = weights.linear(attention, sizes, hidden, config.qkv_bias)
+        self._o = weights.linear(attention, {"o_proj": hidden}, query, config.o_bias)
+        self._head_norm: torch.Tensor | None = None
+        if config.qk_norm:
+            # [heads + kv_heads, dim]: q's weight for the query heads, k's for the key heads.
+            norms = [weights.tensor(f"{attention}.{name}_norm.weight", dim) for name in "qk"]
+            counts = torch.tensor([self._heads, self._kv_heads], device=norms[0].device)
+            self._head_norm = torch.stack(norms).repeat_interleave(counts, 0)
+        self._mlp = _mlp(index, config, weights)
 
     def __call__(
         self,
@@ -74,11 +90,13 @@ class _Layer:
     ) -> torch.Tensor:
         qkv = self._qkv(F.rms_norm(x, (x.shape[-1],), self._norm1, self._eps))
         qkv = qkv.view(len(x), self._heads + 2 * self._kv_heads, self._dim)
-        qk = rotate(qkv[:, : -self._kv_heads], rotations)
+        qk = qkv[:, : -self._kv_heads]
+        if self._head_norm is not None:
+            qk = F.rms_norm(qk, (self._dim,), eps=self._eps) * self._head_norm
+        qk = rotate(qk, rotations)
         q, k = qk[:, : self._heads], qk[:, self._heads :]
         x = x + self._o(attention.forward(self._index, q, k, qkv[:, -self._kv_heads :], batch))
-        gate, up = self._gate_up(F.rms_norm(x, (x.shape[-1],), self._norm2, self._eps)).chunk(2, -1)
-        return x + self._down(F.silu(gate).mul_(up))
+        return x + self._mlp(F.rms_norm(x, (x.shape[-1],), self._norm2, self._eps))
 
 
 class Llama:
@@ -92,7 +110,7 @@ class Llama:
         device: torch.device,
         max_length: int,
     ) -> None:
-        weights = _Weights(checkpoint, config, dtype, device)
+        weights = Weights(checkpoint, config, dtype, device)
         vocab, hidden = config.vocab_size, config.hidden_size
         self._eps = config.rms_norm_eps
         self._embedding = weights.tensor("model.embed_tokens.weight", vocab, hidden)

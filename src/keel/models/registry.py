@@ -14,7 +14,15 @@ from keel.models.config import ModelConfig
 from keel.weights.checkpoint import Checkpoint
 
 # architecture -> (module, class)
-ARCHITECTURES = {"LlamaForCausalLM": ("keel.models.llama", "Llama")}
+_LLAMA = ("keel.models.llama", "Llama")
+ARCHITECTURES = {
+    "LlamaForCausalLM": _LLAMA,
+    "MistralForCausalLM": _LLAMA,
+    "MixtralForCausalLM": _LLAMA,
+    "Qwen2ForCausalLM": _LLAMA,
+    "Qwen3ForCausalLM": _LLAMA,
+    "Qwen3MoeForCausalLM": _LLAMA,
+}
 
 
 class Model(Protocol):

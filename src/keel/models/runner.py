@@ -72,7 +72,7 @@ class ModelRunner:
         self.pool_tokens = self._pool_tokens(args, layout, left)
         with torch.inference_mode():
             pool = KVPool(layout, self.pool_tokens, device)
-        self._attention = TorchAttention(pool, config.num_heads)
+        self._attention = TorchAttention(pool, config.num_heads, config.windows)
 
     def _pool_tokens(self, args: ServerArgs, layout: KVLayout, left: int) -> int:
         if args.max_total_tokens is not None:

@@ -12,7 +12,7 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 
 from keel.errors import ModelError
-from keel.models.config import ModelConfig, Rope
+from keel.models.config import Experts, ModelConfig, Rope, yarn_attention_factor
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from keel.tokenizer.tokenizer import Tokenizer
 
 # general.architecture -> the registry's name.
-ARCHITECTURES = {"llama": "LlamaForCausalLM"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
+}
 
 _OUTER = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -33,11 +38,16 @@ _INNER = {
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.gate",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# All experts of a layer in one tensor, [experts, rows, columns].
+_STACKED = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 # Known tensors without a name of their own in Hugging Face's layout.
 _ASIDE = {"rope_freqs.weight"}
@@ -58,10 +68,16 @@ class GgufCheckpoint:
         self._path = path
         self._reader = _open(path)
         self._config = _config(self._reader, path)
-        self._tensors = {}
+        self._permuted = self._config.architecture in ("LlamaForCausalLM", "MixtralForCausalLM")
+        # A tensor and, where it stacks experts, which of them.
+        self._tensors: dict[str, tuple[Any, int | None]] = {}
         for tensor in self._reader.tensors:
-            if tensor.name not in _ASIDE:
-                self._tensors[_hf_name(tensor.name, path)] = tensor
+            if tensor.name in _ASIDE:
+                continue
+            if names := _expert_names(tensor.name, int(tensor.shape[-1])):
+                self._tensors |= {name: (tensor, index) for index, name in enumerate(names)}
+            else:
+                self._tensors[_hf_name(tensor.name, path)] = (tensor, None)
 
     @property
     def path(self) -> Path:
@@ -79,19 +95,21 @@ class GgufCheckpoint:
 
         if name not in self._tensors:
             raise ModelError(f"{self._path} has no tensor {name!r}", "fetch the file anew")
-        source = self._tensors[name]
+        source, expert = self._tensors[name]
+        data = source.data if expert is None else source.data[expert]
         try:
-            values = dequantize(source.data, source.tensor_type)
+            values = dequantize(data, source.tensor_type)
         except NotImplementedError as error:
             raise ModelError(
                 f"tensor {name!r} of {self._path} is of type {source.tensor_type.name}, "
                 "which the gguf package does not dequantise",
                 "serve a file in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K",
             ) from error
-        shape = tuple(int(size) for size in reversed(source.shape))
+        shape = tuple(int(size) for size in reversed(source.shape))[expert is not None :]
         result = torch.from_numpy(np.array(values, dtype=np.float32)).reshape(shape)
         kind = name.split(".")[-2]
-        if kind in ("q_proj", "k_proj"):
+        # Only Llama's converter permutes them.
+        if kind in ("q_proj", "k_proj") and self._permuted:
             heads = self._config.num_heads if kind == "q_proj" else self._config.num_kv_heads
             result = _rotate_half_rows(result, heads)
         return result
@@ -142,6 +160,7 @@ def _config(reader: GGUFReader, path: Path) -> ModelConfig:
     heads = int(read(f"{arch}.attention.head_count"))
     hidden = int(read(f"{arch}.embedding_length"))
     head_dim = int(read(f"{arch}.attention.key_length", hidden // heads))
+    length = int(read(f"{arch}.context_length"))
     names = {tensor.name: tensor for tensor in reader.tensors}
     if "token_embd.weight" not in names:
         raise ModelError(f"{path} has no token embedding", "give a whole model, not one shard")
@@ -151,26 +170,34 @@ def _config(reader: GGUFReader, path: Path) -> ModelConfig:
         if reader.get_field(f"tokenizer.ggml.{key}_token_id") is not None
     ]
     bos = read("tokenizer.ggml.bos_token_id", -1)
+    inner = int(read(f"{arch}.feed_forward_length", 0))
+    experts = None
+    if count := int(read(f"{arch}.expert_count", 0)):
+        used = int(read(f"{arch}.expert_used_count"))
+        experts = Experts(count, used, int(read(f"{arch}.expert_feed_forward_length", inner)))
     return ModelConfig(
-        architecture=ARCHITECTURES[arch],
+        architecture="MixtralForCausalLM" if arch == "llama" and experts else ARCHITECTURES[arch],
         vocab_size=int(names["token_embd.weight"].shape[1]),
         hidden_size=hidden,
-        intermediate_size=int(read(f"{arch}.feed_forward_length")),
+        intermediate_size=inner,
         num_layers=int(read(f"{arch}.block_count")),
         num_heads=heads,
         num_kv_heads=int(read(f"{arch}.attention.head_count_kv", heads)),
         head_dim=head_dim,
         rms_norm_eps=float(read(f"{arch}.attention.layer_norm_rms_epsilon")),
-        rope=_rope(reader, arch, head_dim, path),
-        max_position=int(read(f"{arch}.context_length")),
+        rope=_rope(reader, arch, head_dim, length, path),
+        max_position=length,
         tie_embeddings="output.weight" not in names,
-        attention_bias="blk.0.attn_q.bias" in names,
+        qkv_bias="blk.0.attn_q.bias" in names,
+        o_bias="blk.0.attn_output.bias" in names,
+        qk_norm="blk.0.attn_q_norm.weight" in names,
+        experts=experts,
         bos_token_id=None if bos == -1 else int(bos),
         eos_token_ids=tuple(dict.fromkeys(ends)),
     )
 
 
-def _rope(reader: GGUFReader, arch: str, head_dim: int, path: Path) -> Rope:
+def _rope(reader: GGUFReader, arch: str, head_dim: int, length: int, path: Path) -> Rope:
     def read(key: str, default: Any) -> Any:
         field = reader.get_field(f"{arch}.rope.{key}")
         return default if field is None else field.contents()
@@ -178,17 +205,34 @@ def _rope(reader: GGUFReader, arch: str, head_dim: int, path: Path) -> Rope:
     theta = float(read("freq_base", 10000.0))
     if int(read("dimension_count", head_dim)) != head_dim:
         raise ModelError(f"{path} rotates only a part of each head", "serve another model")
-    if any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
-        raise ModelError(
-            f"{path} stretches its context by rope_freqs (Llama 3.1 and later)",
-            "serve the Hugging Face folder of the same model",
-        )
-    kind = str(read("scaling.type", "none"))
+    for tensor in reader.tensors:
+        if tensor.name == "rope_freqs.weight":
+            # Llama 3.1 and later: what its scaling comes to, as numbers.
+            return Rope(theta=theta, kind="divided", divisors=tuple(map(float, tensor.data)))
+    kind, factor = str(read("scaling.type", "none")), float(read("scaling.factor", 1.0))
     if kind in ("none", ""):
         return Rope(theta=theta)
     if kind == "linear":
-        return Rope(theta=theta, kind="linear", factor=float(read("scaling.factor", 1.0)))
+        return Rope(theta=theta, kind="linear", factor=factor)
+    if kind == "yarn":
+        return Rope(
+            theta=theta,
+            kind="yarn",
+            factor=factor,
+            original_max_position=int(read("scaling.original_context_length", 0)) or length,
+            attention_factor=yarn_attention_factor(factor, {})
+            * float(read("scaling.attn_factor", 1.0)),
+        )
     raise ModelError(f"rope scaling {kind!r} of {path} is not known", "serve another model")
+
+
+def _expert_names(name: str, count: int) -> list[str]:
+    """Hugging Face's names of the experts that a tensor stacks; none where it stacks none."""
+    found = _BLOCK.fullmatch(name)
+    if not found or found[2] not in _STACKED:
+        return []
+    prefix = f"model.layers.{found[1]}.mlp.experts"
+    return [f"{prefix}.{index}.{_STACKED[found[2]]}.{found[3]}" for index in range(count)]
 
 
 def _hf_name(name: str, path: Path) -> str:
@@ -198,7 +242,8 @@ def _hf_name(name: str, path: Path) -> str:
     if found and found[2] in _INNER:
         return f"model.layers.{found[1]}.{_INNER[found[2]]}.{found[3]}"
     raise ModelError(
-        f"{path} has a tensor that no Llama has: {name!r}", "serve a model of a known architecture"
+        f"{path} has a tensor that no known model has: {name!r}",
+        "serve a model of a known architecture",
     )
 
 

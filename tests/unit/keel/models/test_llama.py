@@ -42,6 +42,28 @@ SHAPES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 64,
         }
     },
+    "yarn rope": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 500.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    },
+    "yarn rope, all told": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "beta_fast": 16.0,
+            "beta_slow": 2.0,
+            "mscale": 0.7,
+            "mscale_all_dim": 1.3,
+            "truncate": False,
+            "original_max_position_embeddings": 64,
+        }
+    },
+    **tiny_models.FAMILIES,
 }
 
 
@@ -53,7 +75,7 @@ class Harness:
         config = checkpoint.config
         layout = KVLayout(config.num_layers, config.num_kv_heads, config.head_dim, torch.float32)
         self.model = load_model(checkpoint, torch.float32, CPU, 512)
-        self.attention = TorchAttention(KVPool(layout, 1000, CPU), config.num_heads)
+        self.attention = TorchAttention(KVPool(layout, 1000, CPU), config.num_heads, config.windows)
         # Rows with runs and rows without: both ways of reading the pool.
         self.table = torch.zeros(4, 200, dtype=torch.int32)
         self.table[0] = torch.arange(1, 201)
@@ -125,5 +147,11 @@ def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
 
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
     folder = tiny_models.write(tmp_path, architectures=["MambaForCausalLM"])
-    with pytest.raises(ModelError, match=r"MambaForCausalLM.*known: LlamaForCausalLM"):
+    with pytest.raises(ModelError, match=r"MambaForCausalLM.*known: .*LlamaForCausalLM"):
         load_model(open_checkpoint(folder), torch.float32, CPU, 512)
+
+
+def test_an_mlp_of_another_kind_is_refused(tmp_path: Path) -> None:
+    for changes, named in (({"hidden_act": "gelu"}, "gelu"), ({"mlp_bias": True}, "a bias")):
+        with pytest.raises(ModelError, match=named):
+            open_checkpoint(tiny_models.write(tmp_path / named, **changes))

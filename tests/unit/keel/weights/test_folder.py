@@ -73,7 +73,7 @@ def test_old_and_new_spellings_of_rope() -> None:
     scaling = {"type": "linear", "factor": 2.0}
     found = config_from_hf({**old, "rope_theta": 5e5, "rope_scaling": scaling}, {})
     assert found.rope == Rope(5e5, "linear", 2.0)
-    with pytest.raises(ModelError, match="'yarn'"):
-        config_from_hf({**old, "rope_scaling": {"rope_type": "yarn"}}, {})
+    with pytest.raises(ModelError, match="'dynamic'"):
+        config_from_hf({**old, "rope_scaling": {"rope_type": "dynamic"}}, {})
     with pytest.raises(ModelError, match="no 'num_hidden_layers'"):
         config_from_hf({k: v for k, v in shape.items() if k != "num_hidden_layers"}, {})
