@@ -115,8 +115,15 @@ def timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - begin
 
 
+def kept_bytecode() -> dict[str, str]:
+    """An environment in which Python keeps what it compiled, as where a tool is installed."""
+    place = Path(tempfile.gettempdir(), f"slipway-bench-pycache-{os.getuid()}")
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(place)}
+
+
 def ours(project: Project, host: str, repository: str, tag: str) -> None:
-    env = {**os.environ, **IDENTITY, "PYTHONPATH": str(ROOT / "src"), "PIP_NO_INDEX": "1"}
+    env = {**os.environ, **IDENTITY, **kept_bytecode(), "PIP_NO_INDEX": "1"}
+    env["PYTHONPATH"] = str(ROOT / "src")
     env |= {"PIP_FIND_LINKS": str(project.wheels), "SLIPWAY_CACHE": str(project.cache)}
     command = [sys.executable, "-m", "slipway", "image", "build", tag, "--push"]
     command += ["--registry", host, "--repo", repository, "--json"]

@@ -8,8 +8,10 @@ import json
 import os
 import shutil
 import subprocess
+import tarfile
 import threading
 import uuid
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from slipway.build.plan import DEPENDENCY_KEY
+from slipway.build import context, dockerfile, rootfs
+from slipway.build import matrix as matrices
+from slipway.build.bake import bake_file
+from slipway.build.git import find_checkout
+from slipway.build.plan import DEPENDENCY_KEY, load_and_decide
 from slipway.build.wheels import cache_folder
 from slipway.cli.image import command
 from slipway.image import contents
 from slipway.image.archive import write_docker_archive
 from slipway.image.contents import Entry
+from slipway.image.layer import File, LayerWriter, Symlink, write_layer
 from slipway.image.layout import LayoutStore
-from slipway.image.model import Image
+from slipway.image.model import Image, append
+from slipway.image.serve import serve_layout
 from support.archives import read_docker_archive
 from support.project import IDENTITY, MATRIX, Project, make_project
 
@@ -173,6 +181,131 @@ def test_bake_gives_the_image_that_assemble_gives(
             assert run(["docker", "run", "--rm", "--network=none", tag]) == "1"
     finally:
         subprocess.run(["docker", "rmi", "-f", base, deps, *names.values()], capture_output=True)
+
+
+_GIT = """#!/bin/sh
+echo "$(basename "$0") $*" >>/opt/keel/venv/steps.log
+[ "$1" = clone ] || exit 0
+for folder; do :; done
+mkdir -p "$folder/scripts" "$folder/mooncake-wheel/dist"
+printf '#!/bin/sh\n' >"$folder/scripts/build_wheel.sh"
+chmod +x "$folder/scripts/build_wheel.sh"
+: >"$folder/mooncake-wheel/dist/mooncake.whl"
+"""
+_PIP = """import os, sys
+words = [f"{k}={os.environ[k]}" for k in ("GPU_ARCHS", "PREBUILD_KERNELS") if k in os.environ]
+words += [f"no-deps={os.environ['PIP_NO_DEPS']}", "pip", *sys.argv[1:]]
+open(f"{sys.prefix}/steps.log", "a").write(" ".join(words) + chr(10))
+"""
+_LOCK = "no-deps=1 pip install --require-hashes --requirement /run/slipway/lock.txt"
+_ROCM = "https://github.com/ROCm"
+_MOONCAKE = [
+    "git clone --recurse-submodules --branch {mooncake}"
+    " https://github.com/kvcache-ai/Mooncake.git /src/mooncake",
+    "cmake -S /src/mooncake -B /src/mooncake/build -DUSE_HIP=ON",
+    "cmake --build /src/mooncake/build --parallel",
+    "no-deps=1 pip install /src/mooncake/mooncake-wheel/dist/mooncake.whl",
+]
+_TRITON = [
+    f"git clone --filter=blob:none {_ROCM}/triton.git /src/triton",
+    "git -C /src/triton checkout --detach {rocm-triton}",
+    "no-deps=1 pip install /src/triton",
+]
+
+
+def _aiter(arch: str) -> list[str]:
+    return [
+        f"git clone --filter=blob:none {_ROCM}/aiter.git /src/aiter",
+        "git -C /src/aiter checkout --detach {aiter}",
+        "git -C /src/aiter submodule update --init --recursive",
+        f"GPU_ARCHS={arch} PREBUILD_KERNELS=1 no-deps=1 pip install /src/aiter",
+    ]
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> LayoutStore:
+    """A base with ROCm's place for Python, and git and cmake that only note how they are called."""
+    store = LayoutStore(tmp_path_factory.mktemp("stand-in"))
+    row = matrices.load(ROOT).variant("cpu")
+    assert row.rootfs is not None
+    if shutil.which("mmdebstrap") is None and not (cache_folder() / "rootfs/index.json").exists():
+        pytest.skip("no base: mmdebstrap is not installed (apt-get install mmdebstrap)")
+
+    def fill(writer: LayerWriter) -> None:
+        for python in ("opt/venv/bin/python3", "usr/bin/python3.12"):
+            writer.add(Symlink(python, "/usr/bin/python3.11"))
+        for tool in ("git", "cmake"):
+            writer.add(File(f"usr/local/bin/{tool}", _GIT.encode(), executable=True))
+
+    tools = write_layer(store, fill, roots=["opt/venv"], key="", created_by="stand-in")
+    image = append(rootfs.make(store, row, row.rootfs, cache_folder()), [tools])
+    store.write_image(image, ["stand-in"])
+    return store
+
+
+@pytest.mark.parametrize(
+    ("builder", "name", "steps"),
+    [
+        ("buildx", "rocm720-mi30x", [_LOCK, *_TRITON, *_aiter("gfx942"), *_MOONCAKE]),
+        ("buildx", "rocm700-mi35x", [_LOCK, *_aiter("gfx950"), *_MOONCAKE]),
+        (
+            "buildah",
+            "rocm1000-mi35x",
+            ["no-deps=0 pip install torch==2.11.*", _LOCK, *_aiter("gfx950"), *_MOONCAKE],
+        ),
+    ],
+)
+def test_the_steps_of_a_rocm_image_run_on_a_stand_in_base(
+    stand_in: LayoutStore, tmp_path: Path, builder: str, name: str, steps: list[str]
+) -> None:
+    need(builder)
+    matrix = matrices.load(ROOT)
+    plan = load_and_decide(find_checkout(ROOT), name, stand_in, tmp_path, unbuilt=True)
+    folder = tmp_path / "context"
+    folder.mkdir()
+    context.write_dependencies(plan, tmp_path, folder)
+    with zipfile.ZipFile(folder / "pip.zip", "w") as archive:
+        archive.writestr("pip/__main__.py", _PIP)
+    secret = tmp_path / "pip.conf"
+    secret.write_text("[global]\n")
+    with serve_layout(stand_in.root) as host:
+        arguments = context.arguments(plan, f"{host}/stand-in:stand-in")
+        dockerfile.run(builder, folder, secret, arguments, tmp_path / "layer.tar")
+    with tarfile.open(tmp_path / "layer.tar") as tar:
+        log = tar.extractfile("opt/keel/venv/steps.log")
+        assert log is not None
+        pins = {f"{{{key}}}": value for key, value in matrix.pins.items()}
+        for key, value in pins.items():
+            steps = [step.replace(key, value) for step in steps]
+        assert log.read().decode().splitlines() == steps
+
+
+def test_bake_reads_the_whole_matrix(tmp_path: Path) -> None:
+    """`bake --print` of the file that the repository's own matrix gives, every row of it."""
+    need("buildx")
+    checkout = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{ROOT}", checkout], check=True)
+    shutil.copytree(ROOT / "docker", checkout / "docker", dirs_exist_ok=True)
+    plans = [
+        load_and_decide(
+            find_checkout(checkout), name, LayoutStore(tmp_path / "s"), cache_folder(), unbuilt=True
+        )
+        for name in matrices.load(checkout).variants
+    ]
+    bake = bake_file(find_checkout(checkout), plans, cache_folder())
+    (tmp_path / "bake.json").write_text(json.dumps(bake))
+    done = subprocess.run(
+        ["docker", "buildx", "bake", "--print", "-f", str(tmp_path / "bake.json")],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)["target"]
+    assert list(printed) == sorted(matrices.load(checkout).variants)
+    args = printed["rocm720-mi30x"]["args"]
+    assert args["GPU_ARCH"] == "gfx942"
+    assert args["AITER_COMMIT"] == matrices.load(checkout).pins["aiter"]
 
 
 def need(builder: str) -> None:

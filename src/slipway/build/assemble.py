@@ -8,6 +8,7 @@ A layer whose key an earlier image has is taken from there.
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -239,6 +240,7 @@ def _runtime(image: Image, plan: Plan) -> Image:
         "HOME": "/tmp",
         "USER": plan.engine.name,  # the uid has no name in the base, and some libraries ask for one
         "PYTHONUNBUFFERED": "1",
+        **plan.variant.env,
     }
     return with_config(
         image,
@@ -289,12 +291,15 @@ def wheel_groups(plan: Plan) -> list[WheelGroup]:
         LockError: the matrix names a package that is not locked.
     """
     pins = plan.lock.pins
-    own = sorted(plan.variant.own_layer)
-    if unknown := [name for name in own if name not in pins]:
-        raise LockError(
-            f"own-layer names {unknown[0]!r}, which {plan.variant.lock} does not lock",
-            "correct docker/matrix.toml",
-        )
+    own: list[str] = []
+    for pattern in plan.variant.own_layer:
+        if not (found := fnmatch.filter(pins, pattern)):
+            raise LockError(
+                f"own-layer names {pattern!r}, which {plan.variant.lock} does not lock",
+                "correct docker/matrix.toml",
+            )
+        own += [name for name in found if name not in own]
+    own.sort()
     rest = tuple(sorted(name for name in pins if name not in own))
     named = [("dependencies", rest), *((name, (name,)) for name in own)]
     return [
@@ -347,10 +352,12 @@ def skeleton(plan: Plan) -> list[File | Symlink]:
     engine, python = plan.engine, plan.variant.python
     venv = engine.venv.lstrip("/")
     home = plan.base.python.rpartition("/")[0]
+    shared = "true" if plan.variant.provided else "false"
     return [
         File(
             f"{venv}/pyvenv.cfg",
-            f"home = {home}\ninclude-system-site-packages = false\nversion = {python}\n".encode(),
+            f"home = {home}\ninclude-system-site-packages = {shared}\n"
+            f"version = {python}\n".encode(),
         ),
         Symlink(f"{venv}/bin/python", plan.base.python),
         Symlink(f"{venv}/bin/python3", "python"),

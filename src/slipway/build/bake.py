@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -65,5 +66,5 @@ def bake_file(checkout: Checkout, plans: Iterable[Plan], cache: Path) -> dict[st
 def reference(plan: Plan) -> str:
     """The base as a Docker Engine knows it; a rootfs must be loaded into it first."""
     if plan.base.origin.startswith("registry"):
-        return plan.base.name
+        return str(replace(bases.mirrored(plan.variant.base.reference), digest=plan.base.digest))
     return f"{plan.matrix.repository}:{bases.tag(plan.variant)}"

@@ -8,6 +8,7 @@ pushed, under `base-<variant>-<key12>` beside them, so that other machines build
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from slipway.build.matrix import Variant
 from slipway.errors import BaseError, NetworkError, RegistryError, ToolMissingError
 from slipway.image.layout import LayoutStore
 from slipway.image.model import Image
+from slipway.image.reference import Reference
 
 if TYPE_CHECKING:
     from slipway.build.remote import Remote
@@ -122,6 +124,24 @@ def choose(
     return fetch(store, variant, found, cache, sparse=True)
 
 
+def out_of_reach(variant: Variant, why: str) -> Base:
+    """A base that cannot be had from here, for a plan of what would be done where it can."""
+    return Base("", f"registry {variant.base.reference}", variant.base.python, why)
+
+
+def mirrored(reference: Reference) -> Reference:
+    """Where a base is taken from: `SLIPWAY_BASE_MIRROR` (`host[/prefix]`) for Docker Hub's.
+
+    Labels and locks name the reference itself: a mirror is a matter of the network.
+    """
+    mirror = os.environ.get("SLIPWAY_BASE_MIRROR", "").strip("/")
+    if not mirror or reference.registry != "docker.io":
+        return reference
+    host, _, prefix = mirror.partition("/")
+    path = f"{prefix}/{reference.repository}".lstrip("/")
+    return replace(reference, registry=host, repository=path)
+
+
 def fetch(
     store: LayoutStore, variant: Variant, base: Base, cache: Path, *, sparse: bool = False
 ) -> Base:
@@ -213,7 +233,7 @@ def _rootfs_base(
 def _repository(variant: Variant) -> Repository:
     from slipway.image.registry import Registry
 
-    reference = variant.base.reference
+    reference = mirrored(variant.base.reference)
     return Registry(reference.registry, attempts=1).repository(reference.repository)
 
 

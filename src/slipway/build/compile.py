@@ -40,7 +40,13 @@ def write_lock(root: Path, engine: Engine, variant: Variant, say: Callable[[str]
     project = locks.read_project(root / engine.pyproject)
     with tempfile.TemporaryDirectory(prefix="slipway-lock-") as scratch:
         request = Path(scratch, "engine.in")
-        lines = [*locks.requirements(project, engine.extra), *variant.constraints]
+        wanted = [
+            text
+            for text in locks.requirements(project, engine.extra)
+            if locks.normalise(locks.parse_requirement(text, engine.pyproject).name)
+            not in variant.provided
+        ]
+        lines = [*wanted, *variant.constraints]
         request.write_text("\n".join(lines) + "\n")
         result = Path(scratch, "lock.txt")
         old = root / variant.lock

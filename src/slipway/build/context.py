@@ -46,7 +46,7 @@ def write_dependencies(plan: Plan, cache: Path, folder: Path) -> None:
             )
         )
         shutil.copyfile(_pip(cache), folder / "pip.zip")
-        shutil.copyfile(plan.root / "docker/Dockerfile", folder / "Dockerfile")
+        shutil.copyfile(plan.root / plan.variant.dockerfile, folder / "Dockerfile")
 
 
 def write_source(checkout: Checkout, plan: Plan, folder: Path) -> dict[str, str]:
@@ -65,7 +65,7 @@ def write_source(checkout: Checkout, plan: Plan, folder: Path) -> dict[str, str]
 
 def arguments(plan: Plan, base: str) -> dict[str, str]:
     """The build arguments that decide the dependencies."""
-    return {"BASE": base, "VENV": plan.engine.venv}
+    return {"BASE": base, "VENV": plan.engine.venv, **plan.variant.env, **plan.variant.args}
 
 
 def pip_configuration(environment: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from slipway.build import base as bases
@@ -58,7 +59,7 @@ def layers(
         secret.write_text(context.pip_configuration(os.environ))
         result = Path(name, "layer.tar")
         with base_reference(plan, store) as base:
-            say(f"{plan.variant.builder}: docker/Dockerfile on {base}")
+            say(f"{plan.variant.builder}: {plan.variant.dockerfile} on {base}")
             run(plan.variant.builder, folder, secret, context.arguments(plan, base), result)
         with tarfile.open(result) as tar:
             return _layers(plan, groups, tar, store)
@@ -71,7 +72,7 @@ def base_reference(plan: Plan, store: LayoutStore) -> Iterator[str]:
     A base that lies in the local store only is served from there, on loopback.
     """
     if plan.base.origin.startswith("registry"):
-        yield plan.base.name
+        yield str(replace(bases.mirrored(plan.variant.base.reference), digest=plan.base.digest))
         return
     from slipway.image.serve import serve_layout
 

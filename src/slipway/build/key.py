@@ -72,6 +72,11 @@ def compute(
     }
     if dockerfile is not None:
         inputs["dockerfile"] = sha256(dockerfile)[7:19]
+        inputs["args"] = [f"{name}={value}" for name, value in sorted(variant.args.items())]
+    if variant.provided:
+        inputs["provided"] = sorted(variant.provided)
+    if variant.env:
+        inputs["env"] = [f"{name}={value}" for name, value in sorted(variant.env.items())]
     return DependencyKey(sha256(canonical_json(inputs)).removeprefix("sha256:"), inputs)
 
 

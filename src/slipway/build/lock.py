@@ -165,6 +165,8 @@ def check(lock: Lock, project: Mapping[str, Any], engine: Engine, variant: Varia
         requirement = parse_requirement(text, engine.pyproject)
         if requirement.marker and not requirement.marker.evaluate(environment):
             continue
+        if normalise(requirement.name) in variant.provided:
+            continue
         pin = lock.pins.get(normalise(requirement.name))
         if pin is None:
             raise LockError(f"{lock.path} does not lock {text!r} of {engine.pyproject}", remedy)
@@ -185,6 +187,12 @@ def check(lock: Lock, project: Mapping[str, Any], engine: Engine, variant: Varia
                 "(PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS)",
             )
     for name in lock.pins:
+        if name in variant.provided:
+            raise LockError(
+                f"{lock.path} locks {name}, which the base of {variant.name} has: its own would "
+                "be hidden",
+                remedy,
+            )
         if any(fnmatchcase(name, pattern) for pattern in variant.forbidden):
             raise LockError(
                 f"{lock.path} locks {name}, which the variant {variant.name} forbids", remedy

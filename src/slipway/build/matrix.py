@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from slipway.errors import ConfigError, UsageError
 from slipway.image.descriptor import Platform
-from slipway.image.reference import Reference, parse
+from slipway.image.reference import Reference
+from slipway.image.reference import parse as parse_reference
 
 PATH = Path("docker/matrix.toml")
+
+# How a row refers to a pin.
+_PIN = re.compile(r"\{([a-z0-9][a-z0-9._-]*)\}")
 # Those that pip has wheel tags of (`wheels.platform_tags`).
 _ARCHITECTURES = ("amd64", "arm64")
 
@@ -65,12 +71,27 @@ class Rootfs:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """Mirrors of a network: a registry to take bases from, an index to take packages from.
+
+    "" is the source itself. Neither is ever part of an image or of its key.
+    """
+
+    registry: str
+    index: str
+
+
+@dataclass(frozen=True)
 class Variant:
     """One image of the matrix: a row, for one platform.
 
     Attributes:
         name: the row's for its first platform, `<row>-<architecture>` for each further one.
         row: what a release calls it, whatever the platform.
+        provided: packages that the base has, which are therefore never locked.
+        args: build arguments of its Dockerfile.
+        env: variables of the image; a Dockerfile gets them as build arguments too.
+        ci: whether a push builds it.
     """
 
     name: str
@@ -85,11 +106,21 @@ class Variant:
     own_layer: tuple[str, ...]
     base: RegistryBase
     rootfs: Rootfs | None
+    dockerfile: Path = Path("docker/Dockerfile")
+    provided: tuple[str, ...] = ()
+    args: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    ci: bool = True
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The whole file."""
+    """The whole file.
+
+    Attributes:
+        pins: versions that several rows share, by name; rows refer to one as `{name}`.
+        profiles: mirrors by name: where bases and packages come from on a network.
+    """
 
     repository: str
     trunk: str
@@ -97,6 +128,13 @@ class Matrix:
     default_variant: str
     engine: Engine
     variants: Mapping[str, Variant]
+    pins: Mapping[str, str] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+
+    @property
+    def in_ci(self) -> list[str]:
+        """The variants that a push builds."""
+        return [name for name, variant in self.variants.items() if variant.ci]
 
     def variant(self, name: str) -> Variant:
         """A row by its name.
@@ -144,6 +182,12 @@ class _Table:
             raise ConfigError(f"{PATH}: [{self._where}] {key} is not a list of strings")
         return tuple(values)
 
+    def texts(self, key: str) -> dict[str, str]:
+        values: dict[str, str] = self.get(key, dict, {})
+        if not all(isinstance(value, str) for value in values.values()):
+            raise ConfigError(f"{PATH}: [{self._where}.{key}] holds something that is no string")
+        return values
+
     def done(self) -> None:
         if unknown := sorted(set(self._data) - self._read):
             raise ConfigError(
@@ -158,13 +202,23 @@ def load(root: Path) -> Matrix:
     Raises:
         ConfigError: it is missing or wrong; the message names table and key.
     """
-    path = root / PATH
     try:
-        data = tomllib.loads(path.read_text())
+        text = (root / PATH).read_text()
     except FileNotFoundError as error:
         raise ConfigError(
             f"there is no {PATH} in {root}", "run this in a checkout of Slipway"
         ) from error
+    return parse(text)
+
+
+def parse(text: str) -> Matrix:
+    """The matrix from the file's text.
+
+    Raises:
+        ConfigError: it is wrong; the message names table and key.
+    """
+    try:
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{PATH}: {error}") from error
     image = _Table(data.get("image"), "image")
@@ -179,7 +233,8 @@ def load(root: Path) -> Matrix:
         entrypoint=table.strings("entrypoint", []),
     )
     table.done()
-    variants = _variants(data.get("variants", {}))
+    pins = _Table(data, "top").texts("pins")
+    variants = _variants(_expanded(data, pins))
     matrix = Matrix(
         repository=image.get("repository", str),
         trunk=image.get("trunk", str, "main"),
@@ -187,6 +242,8 @@ def load(root: Path) -> Matrix:
         default_variant=data.get("default-variant", ""),
         engine=engine,
         variants=variants,
+        pins=pins,
+        profiles={name: _profile(name, value) for name, value in data.get("profiles", {}).items()},
     )
     image.done()
     if matrix.compression not in ("gzip", "zstd"):
@@ -202,6 +259,87 @@ def load(root: Path) -> Matrix:
                 "give both, or neither where the base has the dependencies",
             )
     return matrix
+
+
+def use_profile(matrix: Matrix, name: str) -> None:
+    """Take bases and packages from a profile's mirrors, in this process and those it starts.
+
+    What the environment says already stays. Nothing of it gets into an image or a key.
+
+    Raises:
+        UsageError: there is no such profile.
+    """
+    profile = matrix.profiles.get(name)
+    if profile is None:
+        raise UsageError(
+            f"there is no profile {name!r}",
+            f"the profiles of {PATH} are: {', '.join(matrix.profiles) or 'none'}",
+        )
+    if profile.registry:
+        os.environ.setdefault("SLIPWAY_BASE_MIRROR", profile.registry)
+    if profile.index:
+        os.environ.setdefault("PIP_INDEX_URL", profile.index)
+
+
+def _profile(name: str, data: Any) -> Profile:
+    table = _Table(data, f"profiles.{name}")
+    profile = Profile(table.get("registry", str, ""), table.get("index", str, ""))
+    table.done()
+    return profile
+
+
+def _expanded(data: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str, Any]:
+    """The rows with what they inherit from `[families]`, and with pins put in.
+
+    Raises:
+        ConfigError: a row refers to a family or a pin that is not there.
+    """
+    families = data.get("families", {})
+
+    def whole(table: Mapping[str, Any], where: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+        own = dict(table)
+        name = own.pop("inherits", "")
+        if not name:
+            return own
+        if name not in families or name in above:
+            raise ConfigError(
+                f"{PATH}: [{where}] inherits {name!r}, which is "
+                f"{'itself' if name in above else 'no family'}",
+                f"the families are: {', '.join(families) or 'none'}",
+            )
+        return _merged(whole(families[name], f"families.{name}", (*above, name)), own)
+
+    return {
+        name: _pinned(whole(table, f"variants.{name}"), pins, f"variants.{name}")
+        for name, table in data.get("variants", {}).items()
+    }
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**below, **above}
+    for key in {*below} & {*above}:
+        if isinstance(below[key], dict) and isinstance(above[key], dict):
+            both[key] = _merged(below[key], above[key])
+    return both
+
+
+def _pinned(value: Any, pins: Mapping[str, str], where: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _pinned(item, pins, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list):
+        return [_pinned(item, pins, where) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def pin(found: re.Match[str]) -> str:
+        if found[1] not in pins:
+            raise ConfigError(
+                f"{PATH}: [{where}] refers to the pin {found[1]!r}, which is not there",
+                f"the pins are: {', '.join(pins) or 'none'}",
+            )
+        return pins[found[1]]
+
+    return _PIN.sub(pin, value)
 
 
 def _variants(rows: Mapping[str, Any]) -> dict[str, Variant]:
@@ -239,8 +377,13 @@ def _row(name: str, data: Any) -> tuple[Variant, ...]:
         constraints=table.strings("constraints", []),
         forbidden=table.strings("forbidden", []),
         own_layer=table.strings("own-layer", []),
-        base=RegistryBase(parse(base.get("reference", str)), base.get("python", str)),
+        base=RegistryBase(parse_reference(base.get("reference", str)), base.get("python", str)),
         rootfs=rootfs,
+        dockerfile=Path(table.get("dockerfile", str, "docker/Dockerfile")),
+        provided=table.strings("provided", []),
+        args=table.texts("args"),
+        env=table.texts("env"),
+        ci=table.get("ci", bool, True),
     )
     base.done()
     table.done()

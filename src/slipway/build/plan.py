@@ -20,7 +20,7 @@ from slipway.build.lock import Lock
 from slipway.build.matrix import Engine, Matrix, Variant
 from slipway.build.remote import Remote
 from slipway.build.version import Version
-from slipway.errors import ConfigError
+from slipway.errors import BaseError, ConfigError
 from slipway.image.layout import LayoutStore
 
 INPUTS = "org.slipway.dependency-inputs"
@@ -198,7 +198,7 @@ def decide(
 def _dockerfile(root: Path, variant: Variant) -> bytes | None:
     if variant.builder == "assemble":
         return None
-    path = root / "docker/Dockerfile"
+    path = root / variant.dockerfile
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
@@ -220,6 +220,8 @@ def _choose(
     short = f"{key.value[:12]}…"
     if full:
         return "full", "FULL=1 was asked for"
+    if not key.inputs["base"]:
+        return "full", f"{variant.base.reference} is out of reach from here"
     names = store.tags()
     moves = "only source layers move"
     if deps_tag in names:
@@ -260,8 +262,13 @@ def load_and_decide(
     full: bool = False,
     ci: bool = False,
     builder: str = "",
+    unbuilt: bool = False,
 ) -> Plan:
-    """Read the repository and decide; a base that is missing is made or fetched."""
+    """Read the repository and decide; a base that is missing is made or fetched.
+
+    Args:
+        unbuilt: plan even where the base cannot be had from here.
+    """
     from slipway.build import matrix as matrices
 
     checkout.commit()
@@ -273,7 +280,12 @@ def load_and_decide(
     project = locks.read_project(checkout.root / matrix.engine.pyproject)
     lock = locks.load(checkout.root, variant)
     locks.check_once(checkout.root, lock, project, matrix.engine, variant, cache)
-    base = bases.choose(checkout.root, store, variant, cache, remote)
+    try:
+        base = bases.choose(checkout.root, store, variant, cache, remote)
+    except BaseError as error:
+        if not unbuilt:
+            raise
+        base = bases.out_of_reach(variant, error.what)
 
     def on(base: Base) -> Plan:
         return decide(
@@ -281,7 +293,7 @@ def load_and_decide(
         )
 
     plan = on(base)
-    if plan.path == "full":
+    if plan.path == "full" and base.digest:
         sparse = remote is not None and remote.publishing
         had = bases.fetch(store, variant, base, cache, sparse=sparse)
         plan = on(had) if had.digest != base.digest else replace(plan, base=had)

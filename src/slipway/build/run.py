@@ -129,9 +129,14 @@ def plan(
     full: bool = False,
     target: Reference | None = None,
     builder: str = "",
+    unbuilt: bool = False,
     say: Callable[[str], None],
 ) -> Plan:
-    """What `build` would do."""
+    """What `build` would do.
+
+    Args:
+        unbuilt: say so even where the base cannot be had from here.
+    """
     *_, decided = _decide(
         find_checkout(start),
         variant,
@@ -141,6 +146,7 @@ def plan(
         target=target,
         push=False,
         builder=builder,
+        unbuilt=unbuilt,
         say=say,
     )
     return decided
@@ -157,20 +163,33 @@ def _decide(
     push: bool,
     builder: str,
     say: Callable[[str], None],
+    unbuilt: bool = False,
 ) -> tuple[LayoutStore, Remote | None, Checkout, Plan]:
     store = LayoutStore(store_path or checkout.root / STORE)
     ci = os.environ.get("CI") == "true" and "SLIPWAY_LOCAL" not in os.environ
     remote = _remote(checkout, store, target, push) if target else None
-    try:
-        plan = load_and_decide(
-            checkout, variant, store, cache, remote, full=full, ci=ci, builder=builder
+
+    def decide(remote: Remote | None) -> Plan:
+        return load_and_decide(
+            checkout,
+            variant,
+            store,
+            cache,
+            remote,
+            full=full,
+            ci=ci,
+            builder=builder,
+            unbuilt=unbuilt,
         )
+
+    try:
+        plan = decide(remote)
     except NetworkError as error:
         if push or remote is None:
             raise
         say(f"{remote.repository} is not looked into: {error.what}")
         remote = None
-        plan = load_and_decide(checkout, variant, store, cache, full=full, ci=ci, builder=builder)
+        plan = decide(None)
     return store, remote, checkout, plan
 
 

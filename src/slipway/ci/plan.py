@@ -84,7 +84,7 @@ def decide(
     """
     matrix = matrices.load(checkout.root)
     store = LayoutStore(checkout.root / STORE)
-    names = [matrix.variant(variant).name] if variant else list(matrix.variants)
+    names = [matrix.variant(variant).name] if variant else matrix.in_ci
     repository = Registry(target.registry).repository(target.repository)
     branch, there = checkout.branch(), repository.tags()
     rows = []

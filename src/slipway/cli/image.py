@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slipway.cli import image_catalog
+from slipway.cli import image_catalog, image_matrix
 from slipway.cli.image_options import as_json_option as _json
 from slipway.cli.image_options import open_store as _open
+from slipway.cli.image_options import profile_option as _profile
 from slipway.cli.image_options import registry_option as _registry
 from slipway.cli.image_options import repo_option as _repo
 from slipway.cli.image_options import store_option as _store_option
@@ -35,7 +36,7 @@ def command() -> None:
     """Plan, build, push and look at images."""
 
 
-for _command in image_catalog.COMMANDS:
+for _command in (*image_catalog.COMMANDS, *image_matrix.COMMANDS):
     command.add_command(_command)
 
 
@@ -59,6 +60,7 @@ def _progress() -> Progress:
 
 @command.command()
 @_variant
+@_profile
 @_builder
 @_full
 @_store_option
@@ -98,41 +100,9 @@ def plan(
 
 
 @command.command()
-@_store_option
-@_registry
-@_repo
-@click.option("--bake", is_flag=True, help="Write contexts, and print a file for `buildx bake`.")
-@_json
-def matrix(store: Path | None, registry: str, repo: str, bake: bool, as_json: bool) -> None:
-    """Every variant with its plan and its names: the rows of a workflow's matrix."""
-    from slipway.build import matrix as matrices
-    from slipway.build.git import find_checkout
-    from slipway.build.run import plan as decide
-    from slipway.build.wheels import cache_folder
-    from slipway.ci.plan import row_of
-
-    start, target = Path.cwd(), _target(registry, repo)
-    checkout = find_checkout(start)
-    plans = [
-        decide(start, name, store, cache_folder(), target=target, say=_say)
-        for name in matrices.load(checkout.root).variants
-    ]
-    if bake:
-        from slipway.build.bake import bake_file
-
-        click.echo(json.dumps(bake_file(checkout, plans, cache_folder()), indent=2))
-        return
-    rows = [row_of(plan) for plan in plans]
-    if as_json:
-        click.echo(json.dumps({"include": [row.to_json() for row in rows]}))
-        return
-    for row in rows:
-        click.echo(f"{row.variant}: {row.plan}: {row.why}\n  {row.tag}, {row.alias}")
-
-
-@command.command()
 @click.argument("tag", default="")
 @_variant
+@_profile
 @_builder
 @_full
 @_store_option
@@ -219,6 +189,7 @@ def describe(result: dict[str, Any]) -> list[str]:
 
 @command.command()
 @_variant
+@_profile
 @_store_option
 @click.option("--update", is_flag=True, help="Choose again, and record a registry's digest.")
 def base(variant: str, store: Path | None, update: bool) -> None:

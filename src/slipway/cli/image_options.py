@@ -25,6 +25,24 @@ registry_option = click.option(
 repo_option = click.option(
     "--repo", default="", help="Repository there.  [default: that of docker/matrix.toml]"
 )
+
+
+def _use_profile(_context: click.Context, _parameter: click.Parameter, name: str) -> None:
+    if name:
+        from slipway.build import matrix as matrices
+        from slipway.build.git import find_checkout
+
+        matrices.use_profile(matrices.load(find_checkout(Path.cwd()).root), name)
+
+
+profile_option = click.option(
+    "--profile",
+    envvar="SLIPWAY_PROFILE",
+    default="",
+    expose_value=False,
+    callback=_use_profile,
+    help="Mirrors to take bases and packages from: a profile of docker/matrix.toml.",
+)
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
