@@ -10,12 +10,15 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from slipway.deploy.document import Comment, Document, parse_document, read_text
 from slipway.errors import ConfigError
 
+# Of one file; rules compare services with each other.
+MAX_SERVICES, MAX_PORTS = 256, 65_536
 _EXPRESSION = re.compile(
     r"\$(?:(?P<dollar>\$)|(?P<bare>\w+)|"
     r"\{(?P<name>\w+)(?:(?P<operator>:?[-?+])(?P<operand>(?:[^${}]|\$\{[^{}]*\})*))?\})"
@@ -129,21 +132,22 @@ def parse_compose(text: str, path: Path, given: Mapping[str, str]) -> ComposeFil
     """As `read_compose`, over text that came from `path`."""
     document = parse_document(text, path)
     services = _services(document, path)
-    return ComposeFile(
-        path,
-        interpolate(str(document.value.get("name") or ""), given),
-        tuple(
-            _service(path, name, _extended(path, name, services), given, document.lines)
-            for name in services
-        ),
-        document.comments,
-    )
+    read: list[ComposeService] = []
+    for name in services:
+        written = _extended(path, name, services)
+        read.append(_service(path, name, written, given, document.lines))
+        if sum(len(service.ports) for service in read) > MAX_PORTS:
+            raise ConfigError(f"{path}: service {name}: more than {MAX_PORTS} ports in one file")
+    project = interpolate(str(document.value.get("name") or ""), given)
+    return ComposeFile(path, project, tuple(read), document.comments)
 
 
 def _services(document: Document, path: Path) -> dict[str, Any]:
     services = document.value.get("services") if isinstance(document.value, dict) else None
     if not isinstance(services, dict) or not services:
         raise ConfigError(f"{path}: no services: a Compose file has a table `services`")
+    if len(services) > MAX_SERVICES:
+        raise ConfigError(f"{path}: {len(services)} services: at most {MAX_SERVICES} are judged")
     return services
 
 
@@ -230,7 +234,8 @@ def _service(
         if not isinstance(raw.get(key) or [], list):
             raise wrong(key, "must be a list")
     try:
-        ports = tuple(port for entry in raw.get("ports") or () for port in _ports(entry))
+        every = (port for entry in raw.get("ports") or () for port in _ports(entry))
+        ports = tuple(islice(every, MAX_PORTS + 1))
         mounts = tuple(_mount(entry) for entry in raw.get("volumes") or ())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -260,8 +265,11 @@ def _from_files(path: Path, entries: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for entry in entries if isinstance(entries, list) else [entries] if entries else []:
         name = entry.get("path") if isinstance(entry, dict) else entry
-        if isinstance(name, str) and (path.parent / name).is_file():
-            found.update(read_env(read_text(path.parent / name)))
+        if isinstance(name, str) and name:
+            try:
+                found.update(read_env(read_text(path.parent / name)))
+            except ConfigError:
+                continue  # Compose says so itself when the file is started
     return found
 
 

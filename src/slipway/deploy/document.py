@@ -20,6 +20,8 @@ MAX_BYTES = 512 * 1024
 # Values after every alias is written out.
 MAX_VALUES = 50_000
 MAX_DEPTH = 48
+# Of a comment's line, in characters.
+MAX_COMMENT = 500
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})|0o[0-7]{1,20}|0x[0-9a-fA-F]{1,16}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9]{1,40}(\.[0-9]{0,40})?)([eE][-+]?[0-9]{1,3})?")
@@ -103,7 +105,7 @@ def _comments(text: str, blocks: list[tuple[int, int]]) -> Iterator[Comment]:
     for number, line in enumerate(text.splitlines()):
         stripped = line.strip()
         if stripped.startswith("#") and number not in inside:
-            yield Comment(number + 1, stripped.lstrip("#").strip())
+            yield Comment(number + 1, stripped.lstrip("#").strip()[:MAX_COMMENT])
 
 
 @dataclass

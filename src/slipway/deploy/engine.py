@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import PurePosixPath
 
 from keel.args import FLAGS, ArgumentError, parse
@@ -14,6 +15,8 @@ from keel.args.knowledge import Launch, read_launch
 # `--port` of an engine that is not told one; SGLang's is the same.
 DEFAULT_PORT = next(int(flag.default) for flag in FLAGS if "--port" in flag.names)
 
+# Of a shell's script: characters and commands that are read.
+MAX_SCRIPT, MAX_COMMANDS = 32_768, 256
 _SHELLS = frozenset(("sh", "bash", "ash", "dash", "zsh"))
 # What may stand before the engine in its own command and hands its words on.
 _WRAPPERS = frozenset(
@@ -177,11 +180,11 @@ def _commands(
         if command:
             yield command, env
         return
-    if place >= len(words) or depth > 3:
+    if place >= len(words) or depth > 3 or len(words[place]) > MAX_SCRIPT:
         return
     known = dict(environment)
     set_here: dict[str, str] = {}
-    for command in _script_commands(words[place]):
+    for command in islice(_script_commands(words[place]), MAX_COMMANDS):
         expanded = tuple(_expanded(word, known) for word in command)
         if expanded[0] in ("export", "declare") or all(
             _ASSIGNMENT.fullmatch(word) for word in expanded

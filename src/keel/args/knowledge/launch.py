@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 DEFAULT_PORT = 30000
 DEFAULT_BOOTSTRAP_PORT = 8998
 DEFAULT_TRANSFER_BACKEND = "mooncake"
+# A command has a few dozen words; beyond these nothing is read.
+MAX_WORDS = 4096
+MAX_COMPLAINTS = 16
 
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _TRUE = frozenset(("1", "true", "yes", "y", "on", "t"))
@@ -170,6 +173,7 @@ def read_launch(program: str, words: Sequence[str], env: Mapping[str, str]) -> L
     names = _names(program)
     flags: dict[str, tuple[str, ...]] = {}
     complaints: list[Complaint] = []
+    words = words[:MAX_WORDS]
     index = 0
     while index < len(words):
         word = words[index]
@@ -190,8 +194,8 @@ def read_launch(program: str, words: Sequence[str], env: Mapping[str, str]) -> L
             taken = following if kind == "many" else following[:1]
             index += len(taken)
         flags[name] = tuple(taken)
-        if program == "sglang" and (said := _complaint(written, name, kind, taken)):
-            complaints.append(said)
+        if program == "sglang" and len(complaints) < MAX_COMPLAINTS:
+            complaints += _complaints(written, name, kind, taken)
     return Launch(program, flags, env, tuple(complaints))
 
 
@@ -203,27 +207,24 @@ def _following(words: Sequence[str], start: int) -> tuple[str, ...]:
     return tuple(words[start:end])
 
 
-def _complaint(written: str, name: str, kind: str, taken: Sequence[str]) -> Complaint | None:
+def _complaints(written: str, name: str, kind: str, taken: Sequence[str]) -> Iterator[Complaint]:
+    text = taken[0] if taken else ""
     if not kind:
-        near = _near(name)
-        if near:
-            return Complaint(
+        if near := _near(name):
+            yield Complaint(
                 f"the engine has no flag {written}", f"--{near} is probably what is meant"
             )
-        return None
-    if kind != "switch" and not taken:
-        return Complaint(f"{written} has no value", f"write a value after {written}, or drop it")
-    text = taken[0] if taken else ""
-    if not text or "<" in text:  # a variable that is not set yet
-        return None
-    if kind == "whole" and not _NUMBER.fullmatch(text):
-        return Complaint(f"{written} {text}: not a whole number", f"give {written} a whole number")
-    if kind == "decimal":
+    elif kind != "switch" and not taken:
+        yield Complaint(f"{written} has no value", f"write a value after {written}, or drop it")
+    elif not text or "<" in text:  # a variable that is not set yet
+        return
+    elif kind == "whole" and not _NUMBER.fullmatch(text):
+        yield Complaint(f"{written} {text}: not a whole number", f"give {written} a whole number")
+    elif kind == "decimal":
         try:
             float(text)
         except ValueError:
-            return Complaint(f"{written} {text}: not a number", f"give {written} a number")
-    return None
+            yield Complaint(f"{written} {text}: not a number", f"give {written} a number")
 
 
 @lru_cache(maxsize=256)
@@ -231,11 +232,13 @@ def _near(name: str) -> str:
     """A known flag that differs by a slip of the finger, "" where none does."""
     from difflib import SequenceMatcher
 
+    if not 5 < len(name) < 80:
+        return ""
     for known in _names("sglang"):
         if abs(len(known) - len(name)) <= 2 and known[:1] == name[:1]:
             matcher = SequenceMatcher(None, known, name, autojunk=False)
             # Two letters that differ, or two that changed places, in a name of usual length.
-            if matcher.quick_ratio() > 0.9 and matcher.ratio() > 0.9 and len(name) > 5:
+            if matcher.quick_ratio() > 0.9 and matcher.ratio() > 0.9:
                 return known
     return ""
 

@@ -139,7 +139,7 @@ def _comments(scene: Scene) -> Iterator[Found]:
         if not engines:
             continue
         for comment in file.comments:
-            spoken = _Spoken(comment.line, comment.text.translate(_WIDE)[:500])
+            spoken = _Spoken(comment.line, comment.text.translate(_WIDE))
             for service, reason in _spoken_wrong(spoken.text, engines, file):
                 yield Found(
                     service,

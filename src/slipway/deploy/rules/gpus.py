@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from slipway.deploy.check import Found, Rule, Severity, at
@@ -13,23 +12,21 @@ _USUAL = 8
 
 
 def _shared(scene: Scene) -> Iterator[Found]:
-    takers: dict[int, list[Seen]] = defaultdict(list)
+    first: dict[int, Seen] = {}
     for seen in scene.services:
+        clashes: dict[str, tuple[Seen, list[int]]] = {}
         for gpu in dict.fromkeys(seen.gpus):
-            takers[gpu].append(seen)
-    clashes: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for gpu, sharing in sorted(takers.items()):
-        for index, second in enumerate(sharing):
-            for first in sharing[:index]:
-                clashes[scene.services.index(first), scene.services.index(second)].append(gpu)
-    for (one, two), gpus in clashes.items():
-        first, second = scene.services[one], scene.services[two]
-        yield at(
-            second,
-            f"GPU {_list(gpus)} is already taken by {first.name}",
-            "give each engine GPUs of its own",
-            first,
-        )
+            other = first.setdefault(gpu, seen)
+            if other is not seen:
+                where = f"{other.file.path} {other.name}"
+                clashes.setdefault(where, (other, []))[1].append(gpu)
+        for other, gpus in clashes.values():
+            yield at(
+                seen,
+                f"GPU {_list(gpus)} is already taken by {other.name}",
+                "give each engine GPUs of its own",
+                other,
+            )
 
 
 def _host(scene: Scene) -> Iterator[Found]:
