@@ -104,7 +104,7 @@ def read_files(paths: Iterable[Path], settings: Mapping[str, str]) -> list[Compo
     for path in dict.fromkeys(paths):
         beside = path.parent / ".env"
         values = read_env(read_text(beside)) if beside.is_file() else {}
-        files.append(read_compose(path, {**values, **settings}))
+        files.append(read_compose(path, {**values, **settings}, unknown=True))
     return files
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -80,10 +80,11 @@ class ComposeFile:
     comments: tuple[Comment, ...] = ()
 
 
-def interpolate(text: str, env: Mapping[str, str]) -> str:
+def interpolate(text: str, env: Mapping[str, str], *, unknown: bool = False) -> str:
     """`text` with Compose's variables replaced.
 
-    One that must be set and is not becomes `<NAME>`: a file can be read before it is started.
+    One that must be set and is not becomes `<NAME>`: a file can be read before it is started. With
+    `unknown`, so does any other without a value or a default, which Compose takes for empty.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -94,12 +95,12 @@ def interpolate(text: str, env: Mapping[str, str]) -> str:
         value = env.get(name)
         there = bool(value) if operator.startswith(":") else value is not None
         if operator.endswith("+"):
-            return interpolate(operand, env) if there else ""
+            return interpolate(operand, env, unknown=unknown) if there else ""
         if there:
             return value or ""
         if operator.endswith("-"):
-            return interpolate(operand, env)
-        return f"<{name}>" if operator.endswith("?") else ""
+            return interpolate(operand, env, unknown=unknown)
+        return f"<{name}>" if operator.endswith("?") or unknown else ""
 
     return _EXPRESSION.sub(replace, text)
 
@@ -115,30 +116,39 @@ def variables(text: str) -> dict[str, str | None]:
     return found
 
 
-def read_compose(path: Path, env: Mapping[str, str] | None = None) -> ComposeFile:
+def read_compose(
+    path: Path, env: Mapping[str, str] | None = None, *, unknown: bool = False
+) -> ComposeFile:
     """Read a Compose file.
 
     Args:
         path: the file.
         env: values of variables; what the process's environment holds is not looked at.
+        unknown: a variable without a value stays `<NAME>` instead of becoming empty.
 
     Raises:
         ConfigError: the file is missing, is not YAML, or is not shaped as Compose asks.
     """
-    return parse_compose(read_text(path), path, env or {})
+    return parse_compose(read_text(path), path, env or {}, unknown=unknown)
 
 
-def parse_compose(text: str, path: Path, given: Mapping[str, str]) -> ComposeFile:
+def parse_compose(
+    text: str, path: Path, given: Mapping[str, str], *, unknown: bool = False
+) -> ComposeFile:
     """As `read_compose`, over text that came from `path`."""
     document = parse_document(text, path)
     services = _services(document, path)
     read: list[ComposeService] = []
     for name in services:
         written = _extended(path, name, services)
-        read.append(_service(path, name, written, given, document.lines))
+        line = document.lines.get(("services", name), 0)
+        if not isinstance(written, dict):
+            raise ConfigError(f"{path}:{line}: service {name} must be a table, not {written!r}")
+        settled = _deep(written, lambda text: interpolate(text, given, unknown=unknown))
+        read.append(_service(path, name, written, settled, line))
         if sum(len(service.ports) for service in read) > MAX_PORTS:
             raise ConfigError(f"{path}: service {name}: more than {MAX_PORTS} ports in one file")
-    project = interpolate(str(document.value.get("name") or ""), given)
+    project = interpolate(str(document.value.get("name") or ""), given, unknown=unknown)
     return ComposeFile(path, project, tuple(read), document.comments)
 
 
@@ -192,17 +202,8 @@ def _over(below: Any, above: Any) -> Any:
 
 
 def _service(
-    path: Path,
-    name: str,
-    written: Any,
-    env: Mapping[str, str],
-    lines: Mapping[tuple[str, ...], int],
+    path: Path, name: str, written: Mapping[str, Any], raw: Mapping[str, Any], line: int
 ) -> ComposeService:
-    line = lines.get(("services", name), 0)
-    if not isinstance(written, dict):
-        raise ConfigError(f"{path}:{line}: service {name} must be a table, not {written!r}")
-    raw = _deep(written, env)
-
     def wrong(key: str, says: str) -> ConfigError:
         return ConfigError(f"{path}:{line}: service {name}: {key} {says}, not {raw.get(key)!r}")
 
@@ -278,14 +279,14 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _deep(value: Any, env: Mapping[str, str]) -> Any:
-    """`value` with every string interpolated and YAML's own containers made plain."""
+def _deep(value: Any, settle: Callable[[str], str]) -> Any:
+    """`value` with every string settled."""
     if isinstance(value, str):
-        return interpolate(value, env)
-    if isinstance(value, Mapping):
-        return {str(key): _deep(value[key], env) for key in value}
+        return settle(value)
+    if isinstance(value, dict):
+        return {key: _deep(item, settle) for key, item in value.items()}
     if isinstance(value, list):
-        return [_deep(item, env) for item in value]
+        return [_deep(item, settle) for item in value]
     return value
 
 

@@ -95,6 +95,26 @@ class Seen:
             return tuple(own)
         return tuple(ids[index] for index in own if index < len(ids))
 
+    @cached_property
+    def profiles(self) -> frozenset[str]:
+        """Profiles that it is started with; empty where it always is."""
+        entries = self.service.raw.get("profiles")
+        return frozenset(map(str, entries)) if isinstance(entries, list) else frozenset()
+
+    def runs_beside(self, other: Seen) -> bool:
+        """Whether both are started: services of different profiles are alternatives."""
+        mine, theirs = self.profiles, other.profiles
+        return not mine or not theirs or bool(mine & theirs)
+
+    @property
+    def replicas(self) -> int:
+        """How many containers the service is started as."""
+        deploy = self.service.raw.get("deploy")
+        count = self.service.raw.get("scale")
+        if count is None and isinstance(deploy, dict):
+            count = deploy.get("replicas")
+        return count if isinstance(count, int) and not isinstance(count, bool) else 1
+
     @property
     def renumbers(self) -> bool:
         """Whether the container counts its GPUs from 0; a privileged one sees all of the host's."""

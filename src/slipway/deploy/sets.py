@@ -11,8 +11,8 @@ from slipway.deploy.compose import ComposeFile
 from slipway.deploy.scene import Scene
 
 _ROLES = {"p": "prefill", "prefill": "prefill", "d": "decode", "decode": "decode"}
-# `b4`: the second half of an eight-GPU host; `a4` the first.
-_SLOT = re.compile(r"[a-d][1248]")
+# `f4`: the first four GPUs of the host; `b4`: the last four; `g45`: GPUs 4 and 5.
+SLOT = re.compile(r"([fbg])(\d{1,8})")
 
 
 def words_of(name: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _by_slot(files: Sequence[ComposeFile]) -> list[tuple[ComposeFile, ...]]:
     groups: dict[tuple[str, ...], dict[str, ComposeFile]] = defaultdict(dict)
     for file in files:
         words = words_of(file.path.name)
-        slots = [word for word in words if _SLOT.fullmatch(word)]
+        slots = [word for word in words if SLOT.fullmatch(word)]
         rest = tuple(word for word in words if word not in slots)
         groups[rest].setdefault("".join(slots), file)
     return [tuple(group.values()) for group in groups.values() if len(group) > 1]

@@ -16,10 +16,9 @@ from slipway.deploy.check import Found, Rule, Severity
 from slipway.deploy.compose import ComposeFile
 from slipway.deploy.rules.contrast import contrast
 from slipway.deploy.scene import Scene, Seen
-from slipway.deploy.sets import words_of
+from slipway.deploy.sets import SLOT, words_of
 
 _SIZE = re.compile(r"(\d{1,2})?(tp|dp|cp)(\d{1,2})?(?:x(\d{1,2}))?(dspark|test)?")
-_SLOT = re.compile(r"([a-d])([1248])")
 _WIDE = str.maketrans("：，；。（）×、＝", ":,;.()x,=")
 _LIST = r"\d{1,3}(?:[,-]\d{1,3})*"
 _PORT = r"(?:端口|[Pp]orts?)"
@@ -38,13 +37,14 @@ def _size(launch: Launch, kind: str) -> int:
 
 
 def _names(scene: Scene) -> Iterator[Found]:
+    host = scene.host_gpus or max(8, scene.least_gpus)
     for file in scene.files:
         engines = [(seen, launch) for seen, launch in scene.engines() if seen.file is file]
         if not engines:
             continue
         told: set[str] = set()
         name = words_of(file.path.name)
-        for reason in _contradictions(name, engines, of_file=True):
+        for reason in _contradictions(name, engines, host, of_file=True):
             told.add(reason)
             yield Found(
                 engines[0][0].name if len(engines) == 1 else "",
@@ -54,7 +54,8 @@ def _names(scene: Scene) -> Iterator[Found]:
             )
         for seen, launch in engines:
             for title, text in (("container", seen.service.container), ("service", seen.name)):
-                for reason in _contradictions(words_of(text), [(seen, launch)], of_file=False):
+                own = _contradictions(words_of(text), [(seen, launch)], host, of_file=False)
+                for reason in own:
                     if reason not in told:
                         told.add(reason)
                         yield Found(
@@ -66,22 +67,19 @@ def _names(scene: Scene) -> Iterator[Found]:
 
 
 def _contradictions(
-    words: Sequence[str], engines: Sequence[tuple[Seen, Launch]], *, of_file: bool
+    words: Sequence[str], engines: Sequence[tuple[Seen, Launch]], host: int, *, of_file: bool
 ) -> Iterator[str]:
     launches = [launch for _, launch in engines]
     for index, word in enumerate(words):
         following = words[index + 1] if index + 1 < len(words) else ""
         if match := _SIZE.fullmatch(word):
             yield from _wrong_size(match, word, launches)
-        elif (match := _SLOT.fullmatch(word)) and any(seen.gpus for seen, _ in engines):
-            first, count = "abcd".index(match[1]) * int(match[2]), int(match[2])
-            wanted = set(range(first, first + count))
-            taken = {gpu for seen, _ in engines for gpu in seen.gpus}
-            if not taken <= wanted:
-                yield (
-                    f"{word} (GPUs {first} to {first + count - 1}), the engine takes "
-                    + ", ".join(map(str, sorted(taken)))
-                )
+        elif match := SLOT.fullmatch(word):
+            taken = sorted({gpu for seen, _ in engines for gpu in seen.gpus})
+            slot = _slot(match[1], match[2], host)
+            if slot and not set(taken) <= set(slot):
+                who = "engines take" if len(engines) > 1 else "engine takes"
+                yield f"{word} (GPUs {_list(slot)}), the {who} {_list(taken)}"
         elif word in ("prefill", "decode") or (of_file and word in ("p", "d")):
             role = {"p": "prefill", "d": "decode"}.get(word, word)
             if not any(launch.role == role for launch in launches):
@@ -90,6 +88,20 @@ def _contradictions(
             yield from _wrong_feature(word, following, launches)
         if word.endswith("dspark") and not any(each.drafter == "DSPARK" for each in launches):
             yield f"{word}, no engine drafts with DSPARK"
+
+
+def _slot(letter: str, digits: str, host: int) -> list[int]:
+    """The GPUs that a slot means; [] for a word that is none."""
+    if letter == "g":
+        return [int(digit) for digit in digits]
+    count = int(digits)
+    if not 0 < count <= host:
+        return []
+    return list(range(count) if letter == "f" else range(host - count, host))
+
+
+def _list(gpus: Sequence[int]) -> str:
+    return ", ".join(map(str, gpus))
 
 
 def _wrong_size(match: re.Match[str], word: str, launches: Sequence[Launch]) -> Iterator[str]:

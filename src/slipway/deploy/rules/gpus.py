@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from slipway.deploy.check import Found, Rule, Severity, at
@@ -12,20 +13,27 @@ _USUAL = 8
 
 
 def _shared(scene: Scene) -> Iterator[Found]:
-    first: dict[int, Seen] = {}
+    holders: dict[int, list[Seen]] = defaultdict(list)
     for seen in scene.services:
         clashes: dict[str, tuple[Seen, list[int]]] = {}
         for gpu in dict.fromkeys(seen.gpus):
-            other = first.setdefault(gpu, seen)
-            if other is not seen:
-                where = f"{other.file.path} {other.name}"
-                clashes.setdefault(where, (other, []))[1].append(gpu)
+            first = next((each for each in holders[gpu] if each.runs_beside(seen)), None)
+            holders[gpu].append(seen)
+            if first is not None:
+                where = f"{first.file.path} {first.name}"
+                clashes.setdefault(where, (first, []))[1].append(gpu)
         for other, gpus in clashes.values():
             yield at(
                 seen,
                 f"GPU {_list(gpus)} is already taken by {other.name}",
                 "give each engine GPUs of its own",
                 other,
+            )
+        if seen.replicas > 1 and seen.gpus:
+            yield at(
+                seen,
+                f"{seen.replicas} replicas take the same GPUs {_list(list(seen.gpus))}",
+                "write one service for each, with GPUs of its own",
             )
 
 

@@ -17,6 +17,8 @@ def _pinned(scene: Scene) -> Iterator[Found]:
         service = seen.service
         if not service.image or "@sha256:" in service.image or service.image_guarded:
             continue
+        if service.image.endswith(">"):  # a variable that nobody has set: nothing is known of it
+            continue
         tag = service.image.rpartition("/")[2].partition(":")[2]
         moves = "a tag that is made to move" if tag in ("", "latest") else "a tag, which can move"
         if _PINNED_TAG.search(tag):

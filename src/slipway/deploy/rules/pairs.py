@@ -14,7 +14,7 @@ def _pairs(scene: Scene) -> Iterator[tuple[Seen, Launch, Seen, Launch]]:
     for one, prefill in scene.engines():
         if prefill.role == "prefill":
             for other, decode in scene.engines():
-                if decode.role == "decode":
+                if decode.role == "decode" and one.runs_beside(other):
                     yield one, prefill, other, decode
 
 

@@ -89,9 +89,12 @@ def _taken(scene: Scene) -> Iterator[Found]:
             others = [
                 other
                 for other in holding[:index]
-                if other.address == holder.address
-                or other.address in _ANY_ADDRESS
-                or holder.address in _ANY_ADDRESS
+                if other.seen.runs_beside(holder.seen)
+                and (
+                    other.address == holder.address
+                    or other.address in _ANY_ADDRESS
+                    or holder.address in _ANY_ADDRESS
+                )
             ]
             if not others:
                 continue

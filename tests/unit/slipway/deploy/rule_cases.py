@@ -103,6 +103,7 @@ CASES: dict[str, list[tuple[Files, Files]]] = {
         (one("--mem-fraction-statik 0.6"), one("--a-flag-of-tomorrow 2")),
         (one("--tp two"), one("--tp 1")),
         (one("--context-length"), one("--context-length 8k")),
+        (one("--api-key"), one("--api-key ${NOBODY_SET_IT}")),
     ],
     "shell-script": [
         (
@@ -297,6 +298,12 @@ CASES: dict[str, list[tuple[Files, Files]]] = {
         ),
     ],
     "gpu-shared": [
+        (
+            {"compose.yml": compose(a=service(profiles=["x", "y"]),
+                                    b=service(port=30001, profiles=["y"]))},
+            {"compose.yml": compose(a=service(profiles=["x"]), b=service(profiles=["y"]))},
+        ),
+        (one(scale=2), one(scale=1)),
         (
             {"compose.yml": compose(a=service("--tp 2", gpus=(0, 1)),
                                     b=service("--tp 2", gpus=(1, 2), port=30001))},
@@ -528,6 +535,10 @@ CASES: dict[str, list[tuple[Files, Files]]] = {
         ({"dockerserve-2tp2.yml": compose(e=service("--tp 2", gpus=(0, 1)))},
          {"dockerserve-2tp2.yml": compose(
              e=service("--tp 2", gpus=(0, 1)), f=service("--tp 2", gpus=(2, 3), port=30001))}),
+        ({"dockerserve-x-g45.yml": compose(e=service("--tp 2", gpus=(4, 6)))},
+         {"dockerserve-x-g45.yml": compose(e=service("--tp 2", gpus=(4, 5)))}),
+        ({"dockerserve-x-f2.yml": compose(e=service(gpus=(2,)))},
+         {"dockerserve-x-f2.yml": compose(e=service(gpus=(1,)))}),
         (one(container_name="engine-dspark"),
          one("--speculative-algorithm DSPARK", container_name="engine-dspark")),
     ],
