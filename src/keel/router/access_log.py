@@ -24,6 +24,15 @@ def quoted(text: str) -> str:
     return text if _PLAIN(text) else json.dumps(text)
 
 
+@functools.lru_cache(maxsize=4096)
+def _same(worker: str, model: str, stream: bool, outcome: str, status: int, route: str) -> str:
+    """What is the same in many lines."""
+    return (
+        f" worker={worker or _EMPTY} model={quoted(model)} stream={'true' if stream else 'false'}"
+        f" outcome={outcome} status={status} route={quoted(route)}"
+    )
+
+
 class AccessLog:
     """Lines in logfmt.
 
@@ -48,13 +57,11 @@ class AccessLog:
             self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         r = record
         request_id = r.request_id if _PLAIN(r.request_id) else json.dumps(r.request_id)
+        same = _same(r.worker, r.model, r.stream, r.outcome, r.status, r.route)
         line = (
-            f"time={self._stamp}.{int(now * 1000) % 1000:03d}Z msg=request"
-            f" request_id={request_id} engine_rid={r.engine_rid or _EMPTY}"
-            f" worker={r.worker or _EMPTY} model={quoted(r.model)}"
-            f" stream={'true' if r.stream else 'false'} outcome={r.outcome}"
-            f" status={r.status} latency_ms={r.latency * 1e3:.2f} attempts={r.attempts}"
-            f" route={quoted(r.route)}"
+            f"time={self._stamp}.{int((now - second) * 1000):03d}Z msg=request"
+            f" request_id={request_id} engine_rid={r.engine_rid or _EMPTY}{same}"
+            f" latency_ms={r.latency * 1e3:.2f} attempts={r.attempts}"
         )
         if r.error:
             line += f" error={quoted(r.error)}"

@@ -207,11 +207,11 @@ class ClientConnection(asyncio.Protocol):
             parser.should_keep_alive(),
             parser.get_http_version() != "1.1",
         )
-        for name, value in self._headers:
-            if name == b"content-length" and int(value) > self._max_body:
-                raise self._too_large()
-            if name == b"expect" and value.lower() == b"100-continue" and not self._busy:
-                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        known = self._request.known
+        if int(known.get(b"content-length", 0)) > self._max_body:
+            raise self._too_large()
+        if known.get(b"expect", b"").lower() == b"100-continue" and not self._busy:
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)

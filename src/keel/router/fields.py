@@ -136,6 +136,12 @@ def asks_for_many(fields: Fields, default_n: float | int | None = None) -> bool:
     Args:
         default_n: what the router adds where the request has no `n`.
     """
+    f = fields
+    if (
+        f.n is f.best_of is f.prompt is f.text is f.input_ids is f.sampling_params is ABSENT
+        and default_n is None
+    ):
+        return False  # a chat, nearly always
     samples = number_of(fields.n)
     if samples is None:
         samples = default_n
@@ -191,6 +197,8 @@ def estimated_tokens(body_bytes: int) -> int:
 
 def output_tokens(fields: Fields) -> int:
     """The most tokens of the answer, where the request says it, else 0."""
+    if fields.max_completion_tokens is fields.max_tokens is ABSENT:
+        return 0
     for raw in (fields.max_completion_tokens, fields.max_tokens):
         value = number_of(raw)
         if isinstance(value, int) and value > 0:

@@ -48,11 +48,24 @@ class Snapshot(msgspec.Struct):
 _SEP = "\x1f"
 
 
+def _empty_row() -> list[float]:
+    return [0.0] * (len(_BUCKETS) + 2)
+
+
+class _Series:
+    """What counts requests of one worker, model and outcome; the rows are shared with others."""
+
+    __slots__ = ("count", "first_byte", "latency")
+
+    def __init__(self, latency: list[float], first_byte: list[float]) -> None:
+        self.count, self.latency, self.first_byte = 0, latency, first_byte
+
+
 class Metrics:
     """What one process counted."""
 
     def __init__(self) -> None:
-        self._requests: defaultdict[tuple[str, str, bool, str], int] = defaultdict(int)
+        self._series: dict[tuple[str, str, bool, str], _Series] = {}
         self._latency: dict[tuple[str, str], list[float]] = {}
         self._first_byte: dict[str, list[float]] = {}
         self._counters: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -60,27 +73,32 @@ class Metrics:
 
     def observe(self, record: Record) -> None:
         """Count a request."""
-        model = record.model
+        key = (record.worker, record.model, record.stream, record.outcome)
+        series = self._series.get(key) or self._series_of(*key)
+        series.count += 1
+        latency, first = record.latency, record.first_byte
+        row = series.latency
+        row[bisect_left(_BUCKETS, latency)] += 1
+        row[-1] += latency
+        if first >= 0:
+            row = series.first_byte
+            row[bisect_left(_BUCKETS, first)] += 1
+            row[-1] += first
+
+    def _series_of(self, worker: str, model: str, stream: bool, outcome: str) -> _Series:
         if model not in self._models:
             # Clients may write anything; every new word would be a time series for ever.
             if len(self._models) < _MODELS:
                 self._models.add(model)
             else:
                 model = "other"
-        outcome = record.outcome.value
-        self._requests[record.worker, model, record.stream, outcome] += 1
-        key = (model, outcome)
-        row = self._latency.get(key)
-        if row is None:
-            row = self._latency[key] = [0.0] * (len(_BUCKETS) + 2)
-        row[bisect_left(_BUCKETS, record.latency)] += 1
-        row[-1] += record.latency
-        if record.first_byte >= 0:
-            row = self._first_byte.get(model)
-            if row is None:
-                row = self._first_byte[model] = [0.0] * (len(_BUCKETS) + 2)
-            row[bisect_left(_BUCKETS, record.first_byte)] += 1
-            row[-1] += record.first_byte
+        key = (worker, model, stream, outcome)
+        series = self._series.get(key)
+        if series is None:
+            latency = self._latency.setdefault((model, outcome), _empty_row())
+            first_byte = self._first_byte.setdefault(model, _empty_row())
+            series = self._series[key] = _Series(latency, first_byte)
+        return series
 
     def retried(self) -> None:
         """An attempt failed and another one follows."""
@@ -106,11 +124,11 @@ class Metrics:
         """All that was counted; the gauges are for the caller to fill in."""
         return Snapshot(
             requests={
-                _SEP.join((w, m, "true" if s else "false", o)): n
-                for (w, m, s, o), n in self._requests.items()
+                _SEP.join((w, m, "true" if s else "false", o)): series.count
+                for (w, m, s, o), series in self._series.items()
             },
             latency={_SEP.join(key): list(row) for key, row in self._latency.items()},
-            first_byte={key: list(row) for key, row in self._first_byte.items()},
+            first_byte={key: list(row) for key, row in self._first_byte.items() if any(row)},
             counters={_SEP.join(key): n for key, n in self._counters.items()},
         )
 

@@ -77,6 +77,7 @@ class Router:
             )
         self._allow = AllowList(flat(args.forward_headers))
         self._id_headers = [name.encode() for name in flat(args.request_id_headers)]
+        self._id_headers_set = frozenset(self._id_headers)
         self._id_prefix = f"req-{os.urandom(6).hex()}-"
         self._ids = itertools.count(1)
         self._hash_header = args.hash_header.encode()
@@ -136,6 +137,8 @@ class Router:
 
     def request_id(self, request: ClientRequest) -> str:
         """The client's id of a request, or a new one."""
+        if self._id_headers_set.isdisjoint(request.known):
+            return f"{self._id_prefix}{next(self._ids)}"
         for name in self._id_headers:
             value = request.known.get(name)
             if value:

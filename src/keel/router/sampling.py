@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keel.router.fields import UNREADABLE, Fields, sampling_of
+from keel.router.fields import ABSENT, UNREADABLE, Fields, sampling_of
 from keel.router.refusal import Refusal
 
 
@@ -39,7 +39,7 @@ class SamplingContract:
         """
         added = []
         for name, rule in self._rules.items():
-            value = sampling_of(fields, name)
+            value = None if getattr(fields, name) is ABSENT else sampling_of(fields, name)
             if value is None:
                 if name in self._members:
                     added.append(self._members[name])

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Role(StrEnum):
     """What a worker does of a request."""
 
+    __hash__ = str.__hash__  # as for Outcome
+
     PLAIN = "plain"
     PREFILL = "prefill"
     DECODE = "decode"
