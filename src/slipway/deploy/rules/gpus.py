@@ -128,8 +128,15 @@ def _everything(scene: Scene) -> Iterator[Found]:
                 seen,
                 f"all GPUs of the host are reserved; the engine takes {taken}"
                 f" ({_list(list(seen.gpus))})",
-                f"reserve by name: device_ids: [{_ids(seen)}], without count",
+                _reserve(seen),
             )
+
+
+def _reserve(seen: Seen) -> str:
+    by_name = f"reserve by name: device_ids: [{_ids(seen)}], without count"
+    if seen.visible is None:
+        return by_name
+    return f"{by_name}; drop CUDA_VISIBLE_DEVICES, as the container then counts from 0"
 
 
 def _ids(seen: Seen) -> str:
