@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from slipway.deploy.model import (
+    ConfigFile,
     Feature,
     FlagValue,
     Host,
@@ -15,6 +17,7 @@ from slipway.deploy.model import (
     Service,
     Site,
     SitePlan,
+    Slot,
     Topology,
     Variable,
     Volume,
@@ -35,24 +38,26 @@ def load_site(folder: Path) -> SitePlan:
     """
     site = _site(folder)
     top = read_toml(folder / "topologies.toml")
-    features = {
-        name: Feature(
-            name,
-            table.text("purpose"),
-            _flags(table, site.variables),
-            _env(table, site.variables),
-        )
-        for name, table in top.tables("features")
-    }
+    features = {name: _feature(name, table, site) for name, table in top.tables("features")}
     defaults = top.raw("defaults")
-    raw = top.raw("topologies")
-    laid = {name: _with_defaults(_inherit(top, raw, name, ()), defaults) for name in raw}
-    topologies = {
-        name: _topology(name, table, site, features)
-        for name, table in Table(top.path, "", {"topologies": laid}).tables("topologies")
-    }
+    shapes, raw = top.raw("shapes"), top.raw("topologies")
+    if both := sorted(shapes.keys() & raw.keys()):
+        raise top.wrong(f"shapes.{both[0]}", "is the name of a topology too")
+    everything = {**shapes, **raw}
+    laid = {name: _with_defaults(_inherit(top, everything, name, ()), defaults) for name in raw}
+    topologies: dict[str, Topology] = {}
+    for name, table in Table(top.path, "", {"topologies": laid}).tables("topologies"):
+        for topology in _topologies(name, table, site, features):
+            if topology.name in topologies:
+                raise table.wrong("", f"gives a second topology with the name {topology.name}")
+            topologies[topology.name] = topology
     top.close()
-    return SitePlan(site, topologies, features)
+    return SitePlan(
+        site,
+        {name: topology for name, topology in topologies.items() if not topology.retired},
+        features,
+        {name: topology for name, topology in topologies.items() if topology.retired},
+    )
 
 
 def load_all(root: Path) -> dict[str, SitePlan]:
@@ -131,18 +136,53 @@ def _site(folder: Path) -> Site:
         )
         for key, table in top.tables("volumes")
     }
+    host_gpus = host.integer("gpus", 0)
     site = Site(
         name,
         top.text("purpose"),
-        Host(host.integer("gpus", 0), host.choice("network", ("bridge", "host"), "bridge")),
+        Host(host_gpus, host.choice("network", ("bridge", "host"), "bridge")),
         image.text("variable", "SLIPWAY_IMAGE"),
         image.text("variant", "cpu"),
         volumes,
         variables,
+        {key: _slot(key, table, host_gpus) for key, table in top.tables("slots")},
     )
     for table in (host, image, top):
         table.close()
     return site
+
+
+def _slot(name: str, table: Table, gpus: int) -> Slot:
+    _named(table, name)
+    slot = Slot(name, table.items("gpus", int, "GPU indices"), table.integer("port-shift", 0))
+    if beyond := [gpu for gpu in slot.gpus if gpu >= gpus]:
+        raise table.wrong("gpus", f"{beyond} are not among the host's {gpus}")
+    return slot
+
+
+def _feature(name: str, table: Table, site: Site) -> Feature:
+    _named(table, name)
+    namespaces = table.items("namespaces", str, "namespaces")
+    if strange := sorted(set(namespaces) - {"ipc", "pid"}):
+        raise table.wrong("namespaces", f"must be of ipc and pid, not {strange[0]!r}")
+    configs = []
+    for key, target in table.raw("configs").items():
+        if not isinstance(target, str) or not target.startswith("/"):
+            raise table.wrong("configs", f"{key} must be a path in the container, not {target!r}")
+        source = table.path.parent / key
+        try:
+            configs.append(ConfigFile(key, target, source.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError) as error:
+            raise table.wrong("configs", f"{source} cannot be read: {error}") from None
+    return Feature(
+        name,
+        table.text("purpose"),
+        _flags(table, site.variables),
+        _env(table, site.variables),
+        table.text("store-env", ""),
+        namespaces,
+        tuple(configs),
+    )
 
 
 def _inherit(
@@ -161,7 +201,9 @@ def _inherit(
             + (f"{base!r} is no topology" if base not in raw else f"{base!r} extends it in turn")
         )
     own = {key: value for key, value in table.items() if key != "extends"}
-    return _over(_inherit(top, raw, base, (*seen, name)), own)
+    # Where and whether something runs is never inherited.
+    below = _inherit(top, raw, base, (*seen, name))
+    return _over({k: v for k, v in below.items() if k not in ("slots", "retired")}, own)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,17 +234,80 @@ def _with_defaults(topology: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
     }
 
 
-def _topology(name: str, table: Table, site: Site, features: Mapping[str, Feature]) -> Topology:
+def _topologies(
+    name: str, table: Table, site: Site, features: Mapping[str, Feature]
+) -> list[Topology]:
+    """The topologies of one table: one for each of its slots."""
     _named(table, name)
+    common = table.items("features", str, "feature names")
     services = tuple(
-        _service(entry, key, site, features) for key, entry in table.tables("services")
+        _service(entry, key, site, features, common) for key, entry in table.tables("services")
     )
     if not services:
         raise table.wrong("services", "a topology has at least one service")
-    return Topology(name, table.text("purpose"), services)
+    retired = table.text("retired", "")
+    if retired and not re.fullmatch(r"20\d{6}", retired):
+        raise table.wrong("retired", f"must be a day as YYYYMMDD, not {retired!r}")
+    purpose, slots = table.text("purpose"), table.items("slots", str, "slot names")
+    if not slots:
+        laid = _with_store(table, services, features)
+        return [Topology(name, purpose, laid, name, "", retired)]
+    found = []
+    for slot in slots:
+        if slot not in site.slots:
+            there = ", ".join(site.slots) or "none"
+            raise table.wrong("slots", f"{slot!r} is not declared", f"declared: {there}")
+        laid = tuple(_in_slot(table, service, site.slots[slot]) for service in services)
+        laid = _with_store(table, laid, features)
+        found.append(Topology(f"{name}-{slot}", purpose, laid, name, slot, retired))
+    return found
 
 
-def _service(table: Table, name: str, site: Site, features: Mapping[str, Feature]) -> Service:
+def _in_slot(table: Table, service: Service, slot: Slot) -> Service:
+    beyond = [gpu for gpu in service.gpus if gpu >= len(slot.gpus)]
+    if beyond:
+        raise table.wrong(
+            "slots",
+            f"service {service.name} wants GPU {beyond[0]} of slot {slot.name}, "
+            f"which has {len(slot.gpus)}",
+            "services count a slot's GPUs from 0",
+        )
+    bootstrap = service.bootstrap_port
+    return replace(
+        service,
+        gpus=tuple(slot.gpus[gpu] for gpu in service.gpus),
+        port=service.port + slot.port_shift,
+        bootstrap_port=None if bootstrap is None else bootstrap + slot.port_shift,
+    )
+
+
+def _with_store(
+    table: Table, services: tuple[Service, ...], features: Mapping[str, Feature]
+) -> tuple[Service, ...]:
+    """Services whose features ask for the store's address, with it in their environment."""
+    stores = [service for service in services if service.role is Role.STORE]
+    result = []
+    for service in services:
+        asked = [features[name].store_env for name in service.features if features[name].store_env]
+        if asked and not stores:
+            raise table.wrong(
+                "services",
+                f"{service.name} has a feature that needs a store, and there is none",
+                'add a service with role = "store"',
+            )
+        # One host, one network: a store is only ever asked where the network is the host's.
+        env = {name: f"127.0.0.1:{store.port}" for name in asked for store in stores[:1]}
+        result.append(replace(service, env={**env, **service.env}) if env else service)
+    return tuple(result)
+
+
+def _service(
+    table: Table,
+    name: str,
+    site: Site,
+    features: Mapping[str, Feature],
+    common: tuple[str, ...] = (),
+) -> Service:
     _named(table, name)
     role = Role(table.choice("role", tuple(role.value for role in Role)))
     service = Service(
@@ -217,12 +322,13 @@ def _service(table: Table, name: str, site: Site, features: Mapping[str, Feature
         cp=table.integer("cp", 1, minimum=1),
         publish=_declared(table, "publish", site.variables, ""),
         bootstrap_port=table.port("bootstrap-port") if "bootstrap-port" in table.data else None,
-        features=table.items("features", str, "feature names"),
+        features=_features(table, common if role.is_engine else ()),
         volumes=table.items("volumes", str, "volume names"),
         flags=_flags(table, site.variables),
         env=_env(table, site.variables),
         shared_memory=table.text("shared-memory", ""),
         start_period=table.text("start-period", "10m"),
+        program=table.text("program") if role is Role.STORE else "",
     )
     for key, names, known in (
         ("features", service.features, features),
@@ -238,6 +344,12 @@ def _service(table: Table, name: str, site: Site, features: Mapping[str, Feature
     if beyond:
         raise table.wrong("gpus", f"{beyond} are not among the host's {site.host.gpus}")
     return service
+
+
+def _features(table: Table, common: tuple[str, ...]) -> tuple[str, ...]:
+    """A service's own features after those that its topology gives to every engine."""
+    own = table.items("features", str, "feature names")
+    return (*common, *(name for name in own if name not in common))
 
 
 def _named(table: Table, name: str) -> str:

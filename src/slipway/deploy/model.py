@@ -10,7 +10,9 @@ from typing import TypeAlias, TypeVar
 from slipway.errors import ConfigError
 
 Scalar: TypeAlias = str | int | float | bool
-FlagValue: TypeAlias = Scalar | tuple[Scalar, ...] | Mapping[str, object]
+FlagValue: TypeAlias = (
+    Scalar | tuple[Scalar, ...] | tuple[tuple[str, ...], ...] | Mapping[str, object]
+)
 V = TypeVar("V")
 
 
@@ -68,6 +70,20 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Slot:
+    """A named part of the host that a topology can be laid into.
+
+    Attributes:
+        gpus: the host's GPUs, which services count from 0 within the slot.
+        port_shift: added to every port, so that two slots run side by side.
+    """
+
+    name: str
+    gpus: tuple[int, ...]
+    port_shift: int = 0
+
+
+@dataclass(frozen=True)
 class Site:
     """One host and what every topology on it shares.
 
@@ -83,16 +99,35 @@ class Site:
     image_variant: str = "cpu"
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     variables: Mapping[str, Variable] = field(default_factory=dict)
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A small file that a container gets from the Compose file itself: name, place, text."""
+
+    name: str
+    target: str
+    content: str
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A named block of flags and environment that services switch on by name."""
+    """A named block of flags and environment that services switch on by name.
+
+    Attributes:
+        store_env: the variable that takes `host:port` of the topology's store.
+        namespaces: what the container shares with the host, of `ipc` and `pid`.
+        configs: files that the container gets with the Compose file.
+    """
 
     name: str
     purpose: str
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    store_env: str = ""
+    namespaces: tuple[str, ...] = ()
+    configs: tuple[ConfigFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,6 +145,7 @@ class Service:
             feature sets, a tuple is several words, a mapping is JSON.
         shared_memory: size of /dev/shm in Compose's units; "" for the engine's default of 64 MB.
         start_period: how long it may load before a failing health check counts.
+        program: entry point of a service with the role `store`.
     """
 
     name: str
@@ -129,15 +165,26 @@ class Service:
     env: Mapping[str, str] = field(default_factory=dict)
     shared_memory: str = ""
     start_period: str = "10m"
+    program: str = ""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Services that are started, checked and packed as one."""
+    """Services that are started, checked and packed as one.
+
+    Attributes:
+        name: `<table>` of `topologies.toml`, or `<table>-<slot>` where the table lists slots.
+        table: the table that it comes from.
+        slot: the part of the host that it is laid into; "" where the table lists none.
+        retired: day of its retirement as YYYYMMDD; "" for one in use.
+    """
 
     name: str
     purpose: str
     services: tuple[Service, ...]
+    table: str = ""
+    slot: str = ""
+    retired: str = ""
 
     @property
     def front_door(self) -> Service:
@@ -148,6 +195,10 @@ class Topology:
                     return service
         raise ConfigError(f"topology {self.name} has no service that clients could talk to")
 
+    def having(self, *roles: Role) -> tuple[Service, ...]:
+        """The services that have one of the roles, in order."""
+        return tuple(service for service in self.services if service.role in roles)
+
 
 @dataclass(frozen=True)
 class SitePlan:
@@ -156,6 +207,7 @@ class SitePlan:
     site: Site
     topologies: Mapping[str, Topology]
     features: Mapping[str, Feature] = field(default_factory=dict)
+    retired: Mapping[str, Topology] = field(default_factory=dict)
 
     def deployment(self, topology: str) -> str:
         """A topology's name on this site: of its Compose project, archive and state folder."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slipway.deploy.command import command_of
+from slipway.deploy.command import MASTER, command_of
 from slipway.deploy.load import VARIABLE
 from slipway.deploy.model import Role, Service, Site, SitePlan, Topology, Variable
-from slipway.errors import ConfigError
+from slipway.errors import UsageError
 
 # How long a service may take to finish its requests once it is asked to stop.
 GRACE = "60s"
@@ -20,8 +20,11 @@ GRACE = "60s"
 # environment changes it. http.client, unlike urllib, ignores the variables that name a proxy.
 _PROBE = (
     "import http.client as h; c = h.HTTPConnection('127.0.0.1', {port}, timeout=4); "
-    "c.request('GET', '{path}'); raise SystemExit(c.getresponse().status != 200)"
+    "c.request('GET', '/health'); raise SystemExit(c.getresponse().status != 200)"
 )
+
+_TCP_PROBE = "import socket; socket.create_connection(('127.0.0.1', {port}), 4).close()"
+_BACKUP = re.compile(r"\.(?:bak|old|orig|rej|swp|save)\b|~$|\.bak[-.\d]*$", re.IGNORECASE)
 
 
 def file_name(topology: Topology) -> str:
@@ -44,13 +47,15 @@ def render(plan: SitePlan, topology: Topology, *, image: str = "") -> str:
     from ruamel.yaml import YAML
 
     site = plan.site
-    document = {
+    document: dict[str, Any] = {
         "name": plan.deployment(topology.name),
         "services": {
             service.name: _service(plan, topology, service, image or _image_variable(site))
             for service in topology.services
         },
     }
+    if configs := _configs(plan, topology):
+        document["configs"] = configs
     yaml = YAML()
     yaml.width = 4096
     yaml.indent(mapping=2, sequence=4, offset=2)
@@ -67,6 +72,7 @@ def drift(plans: Mapping[str, SitePlan], root: Path) -> dict[Path, str]:
     stale: dict[Path, str] = {}
     for plan in plans.values():
         folder = root / "deploy" / plan.site.name
+        refuse_backups(folder)
         wanted = {folder / file_name(t): render(plan, t) for t in plan.topologies.values()}
         for path, text in wanted.items():
             if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -106,18 +112,13 @@ def _comment(plan: SitePlan, topology: Topology, *, packed: bool) -> str:
 
 
 def _service(plan: SitePlan, topology: Topology, service: Service, image: str) -> dict[str, Any]:
-    if service.role is Role.STORE:
-        raise ConfigError(
-            f"topology {topology.name}: service {service.name} has the role store, "
-            "and no image of this project carries a store",
-            "run the store outside of the topology, and name its address in the engines' env",
-        )
     site = plan.site
-    words, env = command_of(plan, service)
-    block: dict[str, Any] = {
-        "image": image,
-        "command": [_interpolated(word, site) for word in words],
-    }
+    words, env = command_of(plan, topology, service)
+    block: dict[str, Any] = {"image": image}
+    if service.program:
+        block["entrypoint"] = [service.program]
+    if words:
+        block["command"] = [_interpolated(word, site) for word in words]
     if env:
         block["environment"] = {name: _interpolated(value, site) for name, value in env.items()}
     if site.host.network == "host":
@@ -126,11 +127,17 @@ def _service(plan: SitePlan, topology: Topology, service: Service, image: str) -
         block["ports"] = [f"{_interpolated(service.publish, site)}:{service.port}"]
     if service.volumes:
         block["volumes"] = [_volume(site, name) for name in service.volumes]
-    if service.role is Role.ROUTER:
-        engines = [other.name for other in topology.services if other.role.is_engine]
-        block["depends_on"] = {name: {"condition": "service_healthy"} for name in engines}
+    features = [plan.features[name] for name in service.features]
+    shared = sorted({space for feature in features for space in feature.namespaces})
+    block |= dict.fromkeys(shared, "host")
+    if wanted := _waits_for(plan, topology, service):
+        block["depends_on"] = {name: {"condition": "service_healthy"} for name in wanted}
+    configs = [config for feature in features for config in feature.configs]
+    if configs:
+        block["configs"] = [{"source": c.name, "target": c.target} for c in configs]
+    probe = _TCP_PROBE if service.role is Role.STORE else _PROBE
     block["healthcheck"] = {
-        "test": ["CMD", "python", "-I", "-c", _PROBE.format(port=service.port, path="/health")],
+        "test": ["CMD", "python", "-I", "-c", probe.format(port=service.port)],
         "interval": "5s",
         "timeout": "5s",
         "retries": 3,
@@ -141,13 +148,14 @@ def _service(plan: SitePlan, topology: Topology, service: Service, image: str) -
         "restart": "unless-stopped",
         "stop_grace_period": GRACE,
         "init": True,
-        "read_only": True,
+        # Compose cannot put an inline config into a container whose root is read-only.
+        **({} if configs else {"read_only": True}),
         "tmpfs": ["/tmp"],
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "logging": {"driver": "json-file", "options": {"max-size": "20m", "max-file": "5"}},
     }
-    if service.shared_memory:
+    if service.shared_memory and "ipc" not in shared:
         block["shm_size"] = service.shared_memory
     if service.gpus:
         device = {
@@ -157,6 +165,41 @@ def _service(plan: SitePlan, topology: Topology, service: Service, image: str) -
         }
         block["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     return block
+
+
+def _waits_for(plan: SitePlan, topology: Topology, service: Service) -> list[str]:
+    """Services that must be healthy before this one starts."""
+    if service.role is Role.ROUTER:
+        return [other.name for other in topology.services if other.role.is_engine]
+    masters = [s.name for s in topology.having(Role.STORE) if s.program == MASTER]
+    asks = any(plan.features[n].store_env or plan.features[n].configs for n in service.features)
+    return [name for name in masters if name != service.name] if asks else []
+
+
+def _configs(plan: SitePlan, topology: Topology) -> dict[str, dict[str, str]]:
+    from ruamel.yaml.scalarstring import LiteralScalarString
+
+    return {
+        config.name: {"content": LiteralScalarString(config.content.replace("$", "$$"))}
+        for service in topology.services
+        for name in service.features
+        for config in plan.features[name].configs
+    }
+
+
+def refuse_backups(folder: Path) -> None:
+    """Refuse editors' and people's copies beside the data: nobody can tell which one counts.
+
+    Raises:
+        UsageError: there is one, in the folder or in an archive of it.
+    """
+    for path in sorted(folder.rglob("*")):
+        if _BACKUP.search(path.name):
+            raise UsageError(
+                f"{path} is a backup copy",
+                "delete it: git has the old text; what is out of use goes to archive-YYYYMMDD/ by "
+                "`slipway deploy retire`",
+            )
 
 
 def _volume(site: Site, name: str) -> dict[str, Any]:

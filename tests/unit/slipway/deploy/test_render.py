@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from slipway.deploy.engine import EngineCommand, engine_of
 from slipway.deploy.load import load_all, load_site
 from slipway.deploy.model import Host, Role, Service, Site, SitePlan, Topology
 from slipway.deploy.render import drift, render, write_rendered
-from slipway.errors import ConfigError
+from slipway.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[4]
 DATA = Path(__file__).parent / "data"
@@ -66,7 +68,11 @@ def test_a_rendered_file_reads_back_to_its_topology(tmp_path: Path, topology: st
     for read, service in zip(found.services, wanted.services, strict=True):
         command = engine_of(read.words) or EngineCommand("keel router", read.words[1:])
         assert command.value("--port") == str(service.port)
-        for flag, size in (("--tp", service.tp), ("--ep-size", service.ep)):
+        for flag, size in (
+            ("--tp", service.tp),
+            ("--ep-size", service.ep),
+            ("--dp-size", service.dp),
+        ):
             assert command.value(flag) == (str(size) if size != 1 else None)
         devices = read.raw.get("deploy", {}).get("resources", {}).get("reservations", {})
         assert tuple(
@@ -96,10 +102,31 @@ def test_a_pinned_file_asks_for_no_image_variable() -> None:
     assert "SLIPWAY_IMAGE" not in text
 
 
-def test_a_store_is_refused_as_long_as_no_image_has_one() -> None:
+def test_a_store_is_healthy_before_the_engines_that_its_address_reaches() -> None:
+    """One file carries all: its slot's GPUs and ports, the store, and the store's config."""
     plan = load_site(DATA / "farm")
-    with pytest.raises(ConfigError, match="service master has the role store"):
-        render(plan, plan.topologies["with-store"])
+    golden = DATA / "farm" / "dockerserve-with-store-back.yml"
+    text = render(plan, plan.topologies["with-store-back"])
+    assert text == golden.read_text()
+    engine, master = parse_compose(text, golden, {}).services
+    assert engine.environment["MASTER"] == "127.0.0.1:50052"
+    assert master.words == ("mooncake_master", "--rpc_port=50052", "--metrics_port=51052")
+    assert engine.raw["depends_on"] == {"master": {"condition": "service_healthy"}}
+    assert "read_only" not in engine.raw, "Compose refuses inline configs in a read-only root"
+
+
+@pytest.mark.parametrize(
+    "name", ["a.yml.bak", "topologies.toml~", "x.bak-20260924", "site.toml.orig"]
+)
+def test_a_backup_copy_beside_the_data_is_refused(tmp_path: Path, name: str) -> None:
+    shutil.copytree(ROOT / "deploy" / "local-cpu", tmp_path / "deploy" / "local-cpu")
+    archived = tmp_path / "deploy" / "local-cpu" / "archive-20260101"
+    archived.mkdir()
+    (archived / "dockerserve-old.yml").write_text("services: {}")
+    assert drift(load_all(tmp_path), tmp_path) == {}
+    (archived / name).write_text("")
+    with pytest.raises(UsageError, match=f"{re.escape(name)} is a backup copy"):
+        drift(load_all(tmp_path), tmp_path)
 
 
 def compose() -> str:
@@ -120,10 +147,15 @@ def config(path: Path, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_compose_itself_takes_every_rendered_file(tmp_path: Path) -> None:
-    files = [*ROOT.glob("deploy/*/dockerserve-*.yml"), DATA / "farm" / "dockerserve-3p1d.yml"]
-    for path in files:
+    files = [*ROOT.glob("deploy/*/dockerserve-*.yml"), *DATA.glob("farm/dockerserve-*.yml")]
+    assert len(files) > 35
+
+    def taken(path: Path) -> str:
         done = config(path, MODEL_DIR=str(tmp_path), SLIPWAY_IMAGE=f"keel@{DIGEST}")
-        assert done.returncode == 0, done.stderr
+        return done.stderr if done.returncode else ""
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [said for said in pool.map(taken, files) if said] == []
 
 
 @pytest.mark.parametrize("missing", ["MODEL_DIR", "SLIPWAY_IMAGE"])
@@ -182,7 +214,7 @@ def test_whatever_a_service_says_is_what_compose_reads(services: list[Service]) 
     text = render(plan, topology, image=f"keel@{DIGEST}")
     found = parse_compose(text, Path("any.yml"), {})
     for read, service in zip(found.services, services, strict=True):
-        words, env = command_of(plan, service)
+        words, env = command_of(plan, topology, service)
         assert (read.name, list(read.words), dict(read.environment)) == (service.name, words, env)
         devices = read.raw.get("deploy", {}).get("resources", {}).get("reservations", {})
         gpus = [gpu for device in devices.get("devices", ()) for gpu in device["device_ids"]]
