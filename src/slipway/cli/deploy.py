@@ -81,6 +81,23 @@ def check(
         )
 
 
+@command.command()
+@click.argument("name", metavar="SITE-TOPOLOGY")
+@click.option("--day", default="", metavar="YYYYMMDD", help="Day of the archive; today.")
+def retire(name: str, day: str) -> None:
+    """Take a topology out of use: its files move to archive-YYYYMMDD/."""
+    from datetime import UTC, datetime
+
+    from slipway.deploy.load import find_root, load_all
+    from slipway.deploy.retire import find_table
+    from slipway.deploy.retire import retire as move
+
+    root = find_root(Path.cwd())
+    plan, topologies = find_table(load_all(root), name)
+    for path in move(plan, topologies, root, day or datetime.now(UTC).strftime("%Y%m%d")):
+        click.echo(f"moved to {path.relative_to(root)}")
+
+
 @command.command("ls")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
 def list_(as_json: bool) -> None:
