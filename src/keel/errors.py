@@ -49,3 +49,9 @@ class FetchError(KeelError):
     """A model could not be fetched."""
 
     exit_code = 6
+
+
+class BenchError(KeelError):
+    """Nothing could be measured: there is no server, or it answered no request."""
+
+    exit_code = 7
