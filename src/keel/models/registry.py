@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-
-from keel.attention.base import AttentionBackend
-from keel.core import ForwardBatch
 from keel.errors import ModelError
 from keel.models.config import ModelConfig
 from keel.weights.checkpoint import Checkpoint
+
+if TYPE_CHECKING:  # `keel check` asks what is known, without loading torch
+    import torch
+
+    from keel.attention.base import AttentionBackend
+    from keel.core import ForwardBatch
 
 # architecture -> (module, class)
 _LLAMA = ("keel.models.llama", "Llama")
