@@ -112,7 +112,7 @@ def test_an_edit_on_a_fresh_runner_uploads_its_layer_and_no_other(
     second = push(runner, address)
     before = {layer.descriptor.digest for layer in first.image.layers}
     moved = [layer for layer in second.image.layers if layer.descriptor.digest not in before]
-    assert [layer.created_by for layer in moved] == ["source tiny", "source tiny/core"]
+    assert [layer.created_by for layer in moved] == ["source tiny/core", "version of tiny"]
     assert second.published is not None
     sizes = sum(layer.descriptor.size for layer in moved) + second.image.config_descriptor.size
     assert second.published.bytes_uploaded == sizes

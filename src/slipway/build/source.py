@@ -34,19 +34,38 @@ MAX_SOURCE_LAYERS = 60
 FindLayer = Callable[[str], Layer | None]
 
 
+# How far back it is looked which packages change: those that changed last lie on top.
+RECENT_COMMITS = 30
+
+
 @dataclass(frozen=True)
 class Part:
-    """What becomes one source layer: its entries' names below the source tree, and its key."""
+    """What becomes one source layer.
+
+    Attributes:
+        name: what it holds, for its label.
+        entries: of the source tree.
+        metadata: files beside the source.
+        opaque: whether it hides what lower layers have at the source's place.
+    """
 
     name: str
-    packages: tuple[TreeEntry, ...]
     key: str
+    entries: tuple[TreeEntry, ...] = ()
+    metadata: tuple[File, ...] = ()
+    opaque: bool = False
 
 
 def parts(
     checkout: Checkout, tree: str, engine: Engine, dist_info: Sequence[File], compression: str
 ) -> list[Part]:
-    """Divide a source tree into layers: top-level files first, then a part per package.
+    """Divide a source tree into layers, bottom first.
+
+    At the bottom a whiteout, which never changes; then a part per package and one for the
+    top-level files, those on top that changed last; above them the version's metadata, which
+    change with every commit. A Docker Engine unpacks anew every layer above the lowest that
+    changed, so this order is what makes a pull after an edit quick. It follows from the commit and
+    those before it, so that it is the same on every machine.
 
     Above `MAX_SOURCE_LAYERS` packages neighbours share a layer.
     """
@@ -55,28 +74,45 @@ def parts(
     packages = [entry for entry in top if entry.mode == "040000"]
     if not files and not packages:
         raise RepositoryError(f"the source tree {engine.source} is empty")
-    share = -(-len(packages) // (MAX_SOURCE_LAYERS - 1)) or 1
+    share = -(-len(packages) // (MAX_SOURCE_LAYERS - 3)) or 1
     groups = [tuple(packages[i : i + share]) for i in range(0, len(packages), share)]
-    return [
-        Part(
-            "",
-            files,
-            _key(
-                engine, files, compression, [[file.path, file.data.decode()] for file in dist_info]
-            ),
-        ),
-        *(
-            Part(" ".join(p.path for p in group), group, _key(engine, group, compression))
-            for group in groups
-        ),
-    ]
+    age = _ages(checkout, engine, top)
+    if files:
+        groups.append(files)
+    groups.sort(key=lambda group: -min(age[entry.path] for entry in group))
+
+    def key(kind: str, content: object) -> str:
+        return layer_key("source", [engine.root, engine.package, kind, content], compression)
+
+    found = [Part("", key("place", engine.owned), opaque=True)]
+    for group in groups:
+        listed = [[entry.path, entry.mode, entry.object_id] for entry in group]
+        name = "" if group is files else " ".join(entry.path for entry in group)
+        found.append(Part(name, key("tree", listed), group))
+    if dist_info:
+        content = [[file.path, file.data.decode()] for file in dist_info]
+        found.append(Part("", key("metadata", content), metadata=tuple(dist_info)))
+    return found
 
 
-def _key(
-    engine: Engine, entries: Sequence[TreeEntry], compression: str, more: object = None
-) -> str:
-    listed = [[entry.path, entry.mode, entry.object_id] for entry in entries]
-    return layer_key("source", [engine.root, engine.package, listed, more], compression)
+def _ages(checkout: Checkout, engine: Engine, top: Sequence[TreeEntry]) -> dict[str, int]:
+    """How many commits ago each top-level entry last changed, `RECENT_COMMITS` where that is long.
+
+    -1 is a change that is not committed.
+    """
+    source = engine.source.rstrip("/")
+    age = {entry.path: RECENT_COMMITS for entry in top}
+    words = ["log", f"-{RECENT_COMMITS}", "--first-parent", "-m", "--no-renames", "--name-only"]
+    log = checkout.run(*words, "--format=%x01", "HEAD", "--", source)
+    for number, commit in enumerate(log.decode(errors="replace").split("\x01")[1:]):
+        for name in commit.splitlines():
+            path = name.removeprefix(f"{source}/").partition("/")[0]
+            if path in age:
+                age[path] = min(age[path], number)
+    if checkout.head.dirty:
+        before = {entry.path: entry.object_id for entry in checkout.ls_tree(f"HEAD:{source}")}
+        age |= {entry.path: -1 for entry in top if before.get(entry.path) != entry.object_id}
+    return age
 
 
 def dist_info(
@@ -111,11 +147,15 @@ def layers(
         if found is not None:
             made.append(replace(found, created_by=_label(part, engine)))
         else:
-            made.append(_make(checkout, part, engine, metadata, store, compression))
+            made.append(_make(checkout, part, engine, store, compression))
     return made
 
 
 def _label(part: Part, engine: Engine) -> str:
+    if part.opaque:
+        return f"place of {engine.package}"
+    if part.metadata:
+        return f"version of {engine.package}"
     return f"source {engine.package}{f'/{part.name}' if part.name else ''}"
 
 
@@ -123,7 +163,6 @@ def _make(
     checkout: Checkout,
     part: Part,
     engine: Engine,
-    metadata: Sequence[File],
     store: LayoutStore,
     compression: str,
 ) -> Layer:
@@ -131,13 +170,12 @@ def _make(
     package = f"{root}/{engine.package}"
 
     def fill(writer: LayerWriter) -> None:
-        if not part.name:
-            # Whatever a lower layer has here does not live on.
+        if part.opaque:
             writer.opaque(engine.owned)
-            for file in metadata:
-                writer.add(file)
             writer.directory(package)
-        for item in files(checkout, part.packages, engine):
+        for file in part.metadata:
+            writer.add(file)
+        for item in files(checkout, part.entries, engine):
             writer.add(item)
 
     layer = write_layer(
@@ -148,7 +186,7 @@ def _make(
         created_by=_label(part, engine),
         compression=compression,
     )
-    described = [file for file in metadata if file.path.endswith("/METADATA") and not part.name]
+    described = [file for file in part.metadata if file.path.endswith("/METADATA")]
     return note_packages(layer, [Package.from_metadata(f.data.decode()) for f in described])
 
 

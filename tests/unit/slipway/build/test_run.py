@@ -105,7 +105,7 @@ def test_an_edit_moves_its_package_and_the_version(project: Project) -> None:
         for layer in second.image.layers
         if layer.descriptor.annotations.get(LAYER_KEY) in moved
     }
-    assert names == {"source tiny", "source tiny/core"}
+    assert names == {"version of tiny", "source tiny/core"}
     assert second.tag.endswith("-dirty")
     assert tree(second.image)["opt/tiny/src/tiny/core/work.py"] == b"VALUE = 2\n"
 
