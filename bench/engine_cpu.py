@@ -53,8 +53,10 @@ def timed(work: Callable[[], Any]) -> float:
 class Keel:
     """The in-process engine; scheduling, sampling and detokenizing included."""
 
-    def __init__(self, path: Path) -> None:
-        self._engine = Engine(ServerArgs(str(path), chunked_prefill_size=4096))
+    def __init__(self, path: Path, quantization: str | None = None) -> None:
+        self._engine = Engine(
+            ServerArgs(str(path), chunked_prefill_size=4096, quantization=quantization)
+        )
 
     def generate(self, ids: list[list[int]], new: int) -> None:
         how = SamplingParams(temperature=0.0, max_new_tokens=new, ignore_eos=True)

@@ -11,6 +11,7 @@ from keel.errors import ArgumentError
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
+QUANTIZATIONS = ("w16",)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -72,6 +73,14 @@ class ServerArgs:
         default="auto",
         choices=DTYPES,
         help="Of weights and activations; auto is float32 on the CPU, the checkpoint's on a GPU.",
+    )
+    quantization: str | None = flag(
+        "--quantization",
+        part="model",
+        default=None,
+        choices=QUANTIZATIONS,
+        help="Of matrices on the CPU: w16 keeps float16 weights, with activations and sums in "
+        "float32. Exact when not set.",
     )
     context_length: int | None = flag(
         "--context-length",

@@ -109,17 +109,19 @@ class Llama:
         dtype: torch.dtype,
         device: torch.device,
         max_length: int,
+        quantization: str | None = None,
     ) -> None:
-        weights = Weights(checkpoint, config, dtype, device)
+        weights = Weights(checkpoint, config, dtype, device, quantization)
         vocab, hidden = config.vocab_size, config.hidden_size
         self._eps = config.rms_norm_eps
         self._embedding = weights.tensor("model.embed_tokens.weight", vocab, hidden)
         self._layers = [_Layer(index, config, weights) for index in range(config.num_layers)]
         self._norm = weights.tensor("model.norm.weight", hidden)
         if config.tie_embeddings:
-            self._head = make_linear(self._embedding)
+            self._head = make_linear(self._embedding, None, quantization)
         else:
-            self._head = make_linear(weights.tensor("lm_head.weight", vocab, hidden))
+            head = weights.tensor("lm_head.weight", vocab, hidden)
+            self._head = make_linear(head, None, quantization)
         self._rotations = rotation_table(config.rope, config.head_dim, max_length, device)
 
     def __call__(self, batch: ForwardBatch, attention: AttentionBackend) -> torch.Tensor:

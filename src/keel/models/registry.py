@@ -44,6 +44,7 @@ class ModelClass(Protocol):
         dtype: torch.dtype,
         device: torch.device,
         max_length: int,
+        quantization: str | None = None,
     ) -> Model:
         """Load the weights.
 
@@ -67,12 +68,17 @@ def check_architecture(config: ModelConfig) -> None:
 
 
 def load_model(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, max_length: int
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_length: int,
+    quantization: str | None = None,
 ) -> Model:
     """Build and load the model of a checkpoint.
 
     Args:
         max_length: the longest sequence that will be asked, in tokens.
+        quantization: of the matrices, see `keel.layers.linear`; None is exact.
 
     Raises:
         ModelError: see `check_architecture` and `ModelClass`.
@@ -80,4 +86,4 @@ def load_model(
     check_architecture(checkpoint.config)
     module, name = ARCHITECTURES[checkpoint.config.architecture]
     build: ModelClass = getattr(importlib.import_module(module), name)
-    return build(checkpoint.config, checkpoint, dtype, device, max_length)
+    return build(checkpoint.config, checkpoint, dtype, device, max_length, quantization)

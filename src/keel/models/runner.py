@@ -13,6 +13,7 @@ from keel.attention.torch_sdpa import TorchAttention
 from keel.cache.pool import KVLayout, KVPool
 from keel.core import ForwardBatch, IntArray
 from keel.errors import ArgumentError
+from keel.layers.linear import can_quantize
 from keel.layers.sampler import SamplingBatch, sample
 from keel.models.config import ModelConfig
 from keel.models.registry import load_model
@@ -55,6 +56,23 @@ def choose_device(args: ServerArgs, config: ModelConfig) -> Device:
     return Device(torch.device(name), getattr(torch, dtype))
 
 
+def choose_quantization(args: ServerArgs, where: Device) -> str | None:
+    """What `--quantization` means on this device.
+
+    Raises:
+        ArgumentError: it is asked for where it is not made.
+    """
+    if args.quantization is None:
+        return None
+    if where.device.type != "cpu" or where.dtype != torch.float32:
+        raise ArgumentError(
+            f"--quantization {args.quantization} is for float32 on the CPU, "
+            f"not {where.dtype} on {where.device}",
+            "add --device cpu --dtype float32, or leave --quantization out",
+        )
+    return args.quantization if can_quantize(args.quantization) else None
+
+
 class ModelRunner:
     """Owns the weights and the pool; the only place that calls the model."""
 
@@ -65,7 +83,13 @@ class ModelRunner:
         self.context_length = args.context_length or config.max_position
         free = _free_bytes(device)
         with torch.inference_mode():
-            self._model = load_model(checkpoint, dtype, device, self.context_length)
+            self._model = load_model(
+                checkpoint,
+                dtype,
+                device,
+                self.context_length,
+                choose_quantization(args, self.where),
+            )
         layout = KVLayout(config.num_layers, config.num_kv_heads, config.head_dim, dtype)
         budget = (args.mem_fraction_static or (0.5 if device.type == "cpu" else 0.85)) * free
         left = int(budget) - (free - _free_bytes(device))

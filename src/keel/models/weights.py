@@ -18,10 +18,16 @@ class Weights:
     """Reads a checkpoint's tensors, checks their shapes, brings them to dtype and device."""
 
     def __init__(
-        self, checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, device: torch.device
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: str | None = None,
     ) -> None:
         self._checkpoint, self._config = checkpoint, config
         self._dtype, self._device = dtype, device
+        self.quantization = quantization
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
         """One tensor; rows of q and k in the order that `keel.layers.rotary` wants.
@@ -46,4 +52,5 @@ class Weights:
         parts = [(f"{prefix}.{name}", size) for name, size in sizes.items()]
         weights = [self.tensor(f"{name}.weight", size, inputs) for name, size in parts]
         biases = [self.tensor(f"{name}.bias", size) for name, size in parts] if bias else None
-        return make_linear(torch.cat(weights), None if biases is None else torch.cat(biases))
+        joined = None if biases is None else torch.cat(biases)
+        return make_linear(torch.cat(weights), joined, self.quantization)
