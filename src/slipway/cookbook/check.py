@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -322,7 +323,10 @@ def _wrong_words(text: str, program: click.Command, known: Sequence[Known]) -> I
     """Why `slipway`, `keel serve`, `keel router` or `sglang serve` would refuse a line."""
     for line in text.replace("\\\n", " ").splitlines():
         try:
-            words = shlex.split(line, comments=True)
+            lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            # Up to a redirection or a pipe.
+            words = list(itertools.takewhile(lambda word: word[:1] not in set("<>|;&()"), lexer))
         except ValueError:
             continue  # a quote over several lines: not one of these commands
         if words[:1] == ["slipway"]:
@@ -346,6 +350,10 @@ def _wrong_slipway(words: list[str], program: click.Command) -> str | None:
     command = program
     try:
         while isinstance(command, click.Group):
+            if not words and command.invoke_without_command:
+                return None
+            if not words:
+                return f"{command.name} needs one of its commands: {', '.join(command.commands)}"
             context = click.Context(command, info_name="slipway")
             name, found, words = command.resolve_command(context, words)
             if found is None:

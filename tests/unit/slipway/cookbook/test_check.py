@@ -160,6 +160,8 @@ def test_a_false_claim_is_found_with_its_file_and_line(
         ("```bash\nif true; then\n```", "no shell"),
         ("```bash\nslipway image bild\n```", "bild"),
         ("```bash\nslipway image build --quick\n```", "--quick"),
+        ("```bash\nslipway image plan --fast > plan.txt\n```", "--fast"),
+        ("```bash\nslipway image\n```", "needs one of its commands"),
         ("```bash\nkeel serve --model-path x --prot 1\n```", "did you mean --port"),
         ("```bash\nkeel router --policy best\n```", "best"),
         ("```bash\nsglang serve --model-path x --tp 8\n```", "has no flag --tp"),
