@@ -43,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     made = make_project(tmp_path)
     rootfs = (REPOSITORY / "docker/matrix.toml").read_text()
-    rootfs = rootfs[rootfs.index("[variants.cpu.rootfs]") :]
+    rootfs = rootfs[rootfs.index("[variants.cpu.rootfs]") : rootfs.index("\n[variants.cu130]")]
     ours = MATRIX[: MATRIX.index("[variants.cpu.rootfs]")]
     made.write("docker/matrix.toml", ours + rootfs)
     made.commit()
