@@ -91,9 +91,13 @@ class LayerWriter:
         self._sink = sink
         self._roots = tuple(PurePosixPath(root) for root in roots)
         self._seen: set[str] = set()
+        self._folders: set[str] = set()
 
     def directory(self, path: str) -> None:
         """Declare a directory and those above it that are ours."""
+        if path in self._folders:  # most entries of a wheel share a folder
+            return
+        self._folders.add(path)
         parts = PurePosixPath(path)
         for parent in (*reversed(parts.parents), parts):
             name = str(parent)
@@ -145,7 +149,7 @@ class LayerWriter:
     def _claim(self, path: str) -> None:
         if path in self._seen:
             raise IntegrityError(f"two entries of one layer are called {path}")
-        self.directory(str(PurePosixPath(path).parent))
+        self.directory(path.rpartition("/")[0] or ".")
         self._seen.add(path)
 
     def _header(
