@@ -82,6 +82,25 @@ def check(
 
 
 @command.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+def diff(first: str, second: str, as_json: bool) -> None:
+    """Say what differs between two deployments, by axis; each a name or a Compose file."""
+    from dataclasses import asdict
+
+    from slipway.deploy.diff import diff as compare
+    from slipway.deploy.diff import words
+    from slipway.deploy.listing import compose_of
+
+    found = compare(compose_of(first, Path.cwd()), compose_of(second, Path.cwd()))
+    if as_json:
+        click.echo(json.dumps([asdict(difference) for difference in found], indent=2))
+    else:
+        click.echo("\n".join(words(found)) or "no difference")
+
+
+@command.command()
 @click.argument("name", metavar="SITE-TOPOLOGY")
 @click.option("--day", default="", metavar="YYYYMMDD", help="Day of the archive; today.")
 def retire(name: str, day: str) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from slipway.deploy.compose import ComposeFile, parse_compose, read_compose
+from slipway.deploy.load import find_deployment, find_root, load_all
 from slipway.deploy.model import SitePlan
+from slipway.deploy.render import file_name, render
 
 COLUMNS = ("deployment", "service", "role", "gpus", "tp", "ep", "dp", "cp", "port", "features")
 
@@ -44,3 +48,16 @@ def table(found: list[dict[str, object]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     )
+
+
+def compose_of(what: str, start: Path) -> ComposeFile:
+    """The Compose file that a path or a deployment's name means.
+
+    Raises:
+        ConfigError: the file is missing or wrong.
+        UsageError: no deployment has this name.
+    """
+    if what.endswith((".yml", ".yaml")) or "/" in what:
+        return read_compose(Path(what))
+    plan, topology = find_deployment(load_all(find_root(start)), what)
+    return parse_compose(render(plan, topology), Path(file_name(topology)), {})

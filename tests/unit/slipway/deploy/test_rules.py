@@ -239,7 +239,7 @@ def test_a_finding_says_where_why_and_what_to_do(tmp_path: Path) -> None:
 def test_the_rendered_files_of_this_repository_have_no_errors() -> None:
     paths = sorted(ROOT.glob("deploy/*/dockerserve-*.yml"))
     found = errors(check_files(read_files(paths, {})))
-    # The GPU site asks for features that the engine does not have yet: these findings name them, and
-    # nobody can start it before.
+    # The GPU site asks for features that the engine does not have yet: these findings
+    # name them, and nobody can start it before.
     lacks = [f for f in found if f.rule == "engine-flags" and f.path.parent.name == "b300-ds41"]
     assert [finding for finding in found if finding not in lacks] == []
