@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from keel.args.router_refused import refuse
 from keel.args.router_values import (
     POLICIES,
     bucket_of,
@@ -225,6 +226,34 @@ class RouterArgs:
         convert=seconds(),
         help="A worker that joins or recovers gets its share of requests over this time.",
     )
+    max_concurrent_requests: int = flag(
+        "--max-concurrent-requests",
+        part="limits",
+        default=-1,
+        convert=whole(-1),
+        help="Requests that may be at workers at a time, of all processes together; -1: any.",
+    )
+    rate_limit_tokens_per_second: int | None = flag(
+        "--rate-limit-tokens-per-second",
+        part="limits",
+        default=None,
+        convert=whole(1),
+        help="Requests that may begin per second, --max-concurrent-requests of them at once.",
+    )
+    queue_size: int = flag(
+        "--queue-size",
+        part="limits",
+        default=100,
+        convert=whole(0),
+        help="Requests that may wait in each process for either limit; more are answered 429.",
+    )
+    queue_timeout_secs: float = flag(
+        "--queue-timeout-secs",
+        part="limits",
+        default=60.0,
+        convert=seconds(0.01),
+        help="How long one waits; then it is answered 408.",
+    )
     sampling_defaults: dict[str, Any] | None = flag(
         "--sampling-defaults",
         part="requests",
@@ -320,7 +349,7 @@ class RouterArgs:
         part="retries",
         default=50,
         convert=whole(1),
-        help="Wait before all workers are tried once more; doubled each time.",
+        help="Wait before all workers are tried once more; it grows each time.",
     )
     retry_max_backoff_ms: int = flag(
         "--retry-max-backoff-ms",
@@ -328,6 +357,20 @@ class RouterArgs:
         default=5000,
         convert=whole(1),
         help="The longest such wait.",
+    )
+    retry_backoff_multiplier: float = flag(
+        "--retry-backoff-multiplier",
+        part="retries",
+        default=1.5,
+        convert=ratio,
+        help="What the wait grows by each time.",
+    )
+    retry_jitter_factor: float = flag(
+        "--retry-jitter-factor",
+        part="retries",
+        default=0.2,
+        convert=share,
+        help="The share by which a wait is longer or shorter by chance.",
     )
     disable_retries: bool = flag(
         "--disable-retries",
@@ -455,6 +498,7 @@ def parse(argv: Sequence[str]) -> RouterArgs:
     Raises:
         ArgumentError: a flag is unknown, malformed, or contradicts another one.
     """
+    refuse(argv)
     args = parse_table(RouterArgs, argv, "keel router", "One front door for many engines.")
     validate(args)
     return args
@@ -466,6 +510,8 @@ def validate(args: RouterArgs) -> None:
     Raises:
         ArgumentError: naming the flags and the fix.
     """
+    if args.max_concurrent_requests == 0:
+        raise ArgumentError("--max-concurrent-requests 0 lets nothing begin", "-1 sets no limit")
     try:
         _ = args.model_policies
         prefill, buckets = args.prefill_workers, args.length_buckets

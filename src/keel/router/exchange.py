@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from typing import TYPE_CHECKING
 
-from keel.router.answer import framed_end, framed_piece, has_error_event, response_head
 from keel.router.client import ClientConnection, ClientRequest
-from keel.router.outcome import BAD, COMPLETE, GOOD, Outcome, Record, of_status
+from keel.router.outcome import BAD, COMPLETE, GOOD, Outcome, Record, of_refusal
 from keel.router.plan import CHAT, GENERATION, Plan
 from keel.router.refusal import Refusal, refusal_for
+from keel.router.relay import Relay
 from keel.router.splice import mint_rid, splice
 from keel.router.upstream.base import Call, Failure, FailureKind, Head
 from keel.router.upstream.base import Exchange as Running
@@ -28,11 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("keel.router")
 
-# A JSON answer up to this size goes out when it is complete, so that one which breaks off can
-# still be had from another worker, or become a proper error.
-_HOLD_BYTES = 1024 * 1024
-# Above it pieces are not joined before they are written.
-_JOIN_BYTES = 64 * 1024
 _CLIENT_GONE_STATUS = 499  # nginx's word for it
 
 
@@ -48,23 +42,16 @@ class Exchange:
         "_attempts",
         "_authorization",
         "_born",
-        "_chunked",
         "_client",
         "_dispatched",
         "_error",
-        "_error_event",
-        "_events",
-        "_first_byte",
-        "_head",
-        "_held",
-        "_held_size",
         "_last",
         "_outcome",
         "_paused",
         "_permit",
         "_plan",
         "_prefill",
-        "_relayed",
+        "_relay",
         "_request",
         "_request_id",
         "_rid",
@@ -90,13 +77,10 @@ class Exchange:
         self._timer: asyncio.TimerHandle | asyncio.Future[None] | None = None
         self._tried: list[Worker] = []
         self._prefill: Prefill | None = None
+        self._relay = Relay(client, request, self._request_id)
         self._rid = self._error = ""
-        self._attempts = self._status = self._held_size = 0
-        self._head: Head | None = None
-        self._held: list[bytes] | None = None
-        self._sent = self._relayed = self._chunked = self._paused = False
-        self._events = self._error_event = False
-        self._first_byte = -1.0
+        self._attempts = self._status = 0
+        self._sent = self._paused = False
 
     def start(self) -> None:
         """Read the request and send it to a worker; or refuse it."""
@@ -105,15 +89,32 @@ class Exchange:
         try:
             self._plan = router.plan(request)
             request.body = b""
-            if router.tokenisation is not None and request.path == CHAT:
-                work = router.tokenisation.start(self._plan)
-                if work is not None:
-                    self._timer = work
-                    work.add_done_callback(self._tokenised)
-                    return
-            self._dispatch()
+            if router.admission is None or router.admission.enter(self):
+                self._begin()
         except Refusal as refusal:
             self._refuse(refusal)
+
+    def admitted(self) -> None:
+        """As `Waiter.admitted`."""
+        try:
+            self._begin()
+        except Refusal as refusal:
+            self._refuse(refusal)
+
+    def turned_away(self, refusal: Refusal) -> None:
+        """As `Waiter.turned_away`."""
+        self._refuse(refusal)
+
+    def _begin(self) -> None:
+        """Find out the request's tokens where routing wants them; then send it."""
+        tokenisation = self._router.tokenisation
+        if tokenisation is not None and self._request.path == CHAT:
+            work = tokenisation.start(self._plan)
+            if work is not None:
+                self._timer = work
+                work.add_done_callback(self._tokenised)
+                return
+        self._dispatch()
 
     def _tokenised(self, work: asyncio.Future[None]) -> None:
         self._timer = None
@@ -195,72 +196,32 @@ class Exchange:
     def response(self, head: Head | None, data: bytes, end: bool) -> None:
         """As `Sink.response`."""
         self._last = time.monotonic()
-        if self._relayed and not end and self._chunked:  # the middle of a stream
-            if self._events and b'"error"' in data and has_error_event(data):
-                self._error_event = True
-            self._client.write(framed_piece(data))
+        relay = self._relay
+        if relay.flowing and not end:
+            relay.piece(data)
             return
         if head is not None:
-            self._head = head
-            self._events = head.event_stream
+            relay.begin(head, hold=head.json and not self._plan.stream)
             if head.status == 503 and self._elsewhere():
                 self._error = "status 503"
                 self._leave_worker(Outcome.BACKPRESSURE, over=end)
                 self._retry()
                 return
-            if head.json and not self._plan.stream:
-                self._held = []
-        if self._held is not None:
-            self._held.append(data)
-            self._held_size += len(data)
-            if not end and self._held_size <= _HOLD_BYTES:
-                return
-            data, self._held = b"".join(self._held), None
-        self._relay(data, end)
-        if self._paused and self._running is not None:
-            self._running.pause()
-
-    def _relay(self, data: bytes, end: bool) -> None:
-        head = self._head
-        assert head is not None
-        if self._events and b'"error"' in data and has_error_event(data):
-            self._error_event = True
-        pieces = []
-        if not self._relayed:
-            self._first_byte = self._last - self._born
-            self._relayed = True
-            self._status = head.status
-            bodiless = self._request.method == b"HEAD" or head.status in (204, 304)
-            length = head.length
-            if length is None and end and not bodiless:
-                length = len(data)
-            self._chunked = length is None and not self._request.old and not bodiless
-            if length is None and self._request.old and not bodiless:
-                self._request.keep_alive = False  # the connection's end is the answer's end
-            pieces.append(
-                response_head(head, length, self._chunked, self._request, self._request_id)
-            )
-            self._plan.body, self._plan.fields = b"", None  # there is no way back any more
-        if data:
-            pieces.append(framed_piece(data) if self._chunked else data)
-        if end and self._chunked:
-            pieces.append(framed_end)
-        if len(data) <= _JOIN_BYTES:
-            self._client.write(b"".join(pieces))
-        else:
-            self._client.writelines(pieces)
+        if not relay.take(data, end):
+            return
+        self._plan.body, self._plan.fields = b"", None  # there is no way back any more
         if end:
             self._running = None
-            outcome = Outcome.ERROR_EVENT if self._error_event else of_status(head.status)
-            self._finish(outcome)
+            self._finish(relay.outcome)
+        elif self._paused and self._running is not None:
+            self._running.pause()
 
     def failed(self, failure: Failure) -> None:
         """As `Sink.failed`."""
         self._running = None
         self._error = f"{failure.kind}: {failure.reason}"
-        relayed = self._relayed
-        outcome = Outcome.TRUNCATED if self._head is not None else Outcome.UNREACHABLE
-        if relayed:
+        outcome = Outcome.TRUNCATED if self._relay.head is not None else Outcome.UNREACHABLE
+        if self._relay.began:
             self._finish(outcome)
             return
         may_repeat = not self._sent or self._plan.repeatable
@@ -283,7 +244,8 @@ class Exchange:
     def _retry(self) -> None:
         """Ask another worker at once; when all were asked, all of them again after a while."""
         self._router.metrics.retried()
-        self._head, self._held, self._held_size, self._rid = None, None, 0, ""
+        self._relay.forget()
+        self._rid = ""
         if self._worker is not None and self._worker not in self._tried:
             self._tried.append(self._worker)
         try:
@@ -293,8 +255,7 @@ class Exchange:
                 self._refuse(refusal)
                 return
             self._tried.clear()
-            low, high = self._router.backoff
-            wait = min(high, low * 2 ** (self._attempts - 1)) * (0.8 + 0.4 * random.random())
+            wait = self._router.backoff.after(self._attempts)
             self._timer = asyncio.get_running_loop().call_later(wait, self._again)
 
     def _again(self) -> None:
@@ -327,7 +288,7 @@ class Exchange:
             self._refuse_for(Outcome.EXPIRED)
         elif self._worker is None:
             return
-        elif self._head is None or self._held is not None:
+        elif self._relay.head is None or self._relay.holding:
             if now - self._dispatched > router.request_timeout:
                 self._refuse_for(Outcome.TIMEOUT)
         elif now - self._last > router.idle_timeout:
@@ -340,15 +301,14 @@ class Exchange:
 
     def _refuse_for(self, outcome: Outcome) -> None:
         """End without the worker's answer; where the client has a part of it, without the rest."""
-        if self._relayed:
+        if self._relay.began:
             self._finish(outcome)
             return
         where = f" ({self._worker.url}: {self._error})" if self._worker and self._error else ""
         self._answer(refusal_for(outcome, where), outcome)
 
     def _refuse(self, refusal: Refusal) -> None:
-        unavailable = refusal.status >= 500
-        self._answer(refusal, Outcome.UNAVAILABLE if unavailable else Outcome.REJECTED)
+        self._answer(refusal, of_refusal(refusal.status))
 
     def _answer(self, refusal: Refusal, outcome: Outcome) -> None:
         if self._outcome is not None:
@@ -371,7 +331,12 @@ class Exchange:
         self._leave_worker(outcome, over=complete)
         router, now = self._router, time.monotonic()
         router.in_flight.discard(self)
-        request, worker = self._request, self._worker
+        if router.admission is not None:
+            router.admission.leave(self)
+        request, worker, relay = self._request, self._worker, self._relay
+        status = self._status
+        if relay.began and relay.head is not None:
+            status = relay.head.status
         router.record(
             Record(
                 self._request_id,
@@ -380,9 +345,9 @@ class Exchange:
                 self._plan.model,
                 request.path.decode("latin-1"),
                 self._plan.stream,
-                self._status or _CLIENT_GONE_STATUS,
+                status or _CLIENT_GONE_STATUS,
                 outcome,
-                self._first_byte,
+                relay.first_at - self._born if relay.began else -1.0,
                 now - self._born,
                 self._attempts,
                 self._error,
@@ -391,8 +356,7 @@ class Exchange:
         if complete or answered:
             self._client.finished(request.keep_alive)
         else:
-            sized = self._head is not None and self._head.length is not None
-            self._client.cut(drained=(self._chunked or sized) and not self._paused)
+            self._client.cut(drained=relay.shows_its_end and not self._paused)
 
     def _leave_worker(self, outcome: Outcome, *, over: bool = False) -> None:
         """Give back what the attempt took. Does nothing when that has been done.
@@ -414,6 +378,5 @@ class Exchange:
         running, self._running = self._running, None
         if running is not None and not over:
             running.cancel()
-        refused = self._head is not None and not 200 <= self._head.status < 300
-        if self._rid and self._sent and not over and not refused:
+        if self._rid and self._sent and not over and not self._relay.refused:
             self._router.aborter.abort(worker, self._rid, self._authorization)

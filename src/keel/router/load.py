@@ -7,6 +7,9 @@ import os
 
 # Workers of one router, at most.
 SLOTS = 1024
+# The row that counts what router processes have in hand at all workers.
+EVERYTHING = SLOTS
+_ROWS = SLOTS + 1
 _CELL = 8
 
 
@@ -26,12 +29,12 @@ class LoadBoard:
         self, processes: int = 1, column: int | None = 0, descriptor: int | None = None
     ) -> None:
         self._processes, self._column = processes, column or 0
-        size = SLOTS * processes * 2 * _CELL
+        size = _ROWS * processes * 2 * _CELL
         self._memory = mmap.mmap(-1 if descriptor is None else descriptor, size)
         self._cells = memoryview(self._memory).cast("q")
         self._single = processes == 1
         if column is not None:
-            for slot in range(SLOTS):
+            for slot in range(_ROWS):
                 self.clear(slot)
 
     def _at(self, slot: int) -> int:
@@ -70,5 +73,5 @@ class LoadBoard:
 def shared_memory(processes: int) -> int:
     """A descriptor of zeroed memory for the boards of so many processes."""
     descriptor = os.memfd_create("keel-router-load")
-    os.ftruncate(descriptor, SLOTS * processes * 2 * _CELL)
+    os.ftruncate(descriptor, _ROWS * processes * 2 * _CELL)
     return descriptor

@@ -34,6 +34,7 @@ class Snapshot(msgspec.Struct):
         workers: gauges by worker URL: in flight, breaker state, healthy, draining.
         in_flight: requests in hand, those that wait for a worker too.
         connections: of clients.
+        waiting: requests that the router's own limits hold back; they are in flight too.
     """
 
     requests: dict[str, int] = {}
@@ -43,6 +44,7 @@ class Snapshot(msgspec.Struct):
     workers: dict[str, tuple[int, int, int, int]] = {}
     in_flight: int = 0
     connections: int = 0
+    waiting: int = 0
 
 
 _SEP = "\x1f"
@@ -157,6 +159,7 @@ def summed(snapshots: Iterable[Snapshot]) -> Snapshot:
             )
         total.in_flight += one.in_flight
         total.connections += one.connections
+        total.waiting += one.waiting
     return total
 
 
@@ -206,6 +209,11 @@ class _Collector:
             yield gauge
         yield GaugeMetricFamily(
             "keel_router_in_flight", "Requests in hand.", value=snapshot.in_flight
+        )
+        yield GaugeMetricFamily(
+            "keel_router_waiting",
+            "Requests that the router's own limits hold back.",
+            value=snapshot.waiting,
         )
         yield GaugeMetricFamily(
             "keel_router_client_connections", "Open ones.", value=snapshot.connections

@@ -24,6 +24,7 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"  # the client went away
     SHUTDOWN = "shutdown"  # the router ended first
     REJECTED = "rejected"  # refused by the router, the client's doing
+    LIMITED = "limited"  # refused by the router, for its own limits
     UNAVAILABLE = "unavailable"  # refused by the router, for lack of workers
 
 
@@ -66,6 +67,13 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     latency: float
     attempts: int
     error: str
+
+
+def of_refusal(status: int) -> Outcome:
+    """The outcome of a request that the router refused before a worker had it."""
+    if status in (408, 429):
+        return Outcome.LIMITED
+    return Outcome.UNAVAILABLE if status >= 500 else Outcome.REJECTED
 
 
 def of_status(status: int) -> Outcome:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ from keel.args.router_values import flat
 from keel.errors import ArgumentError
 from keel.router.abort import Aborter
 from keel.router.access_log import AccessLog
+from keel.router.admission import Admission, Limits
 from keel.router.answer import own_answer
 from keel.router.breaker import BreakerConfig
 from keel.router.client import ClientConnection, ClientRequest, Handling
@@ -51,7 +54,14 @@ class Router:
         self.request_timeout = args.request_timeout_secs
         self.idle_timeout = args.stream_idle_timeout_secs
         self.max_retries = 0 if args.disable_retries else args.retry_max_retries
-        self.backoff = (args.retry_initial_backoff_ms / 1e3, args.retry_max_backoff_ms / 1e3)
+        self.backoff = Backoff(
+            args.retry_initial_backoff_ms / 1e3,
+            args.retry_max_backoff_ms / 1e3,
+            args.retry_backoff_multiplier,
+            args.retry_jitter_factor,
+        )
+        limits = limits_of(args)
+        self.admission = Admission(board, limits) if limits is not None else None
         self.metrics = Metrics()
         self.access_log = AccessLog(log_descriptor, enabled=not args.disable_access_log)
         self.aborter = Aborter(self.metrics.aborted)
@@ -179,7 +189,7 @@ class Router:
             refusal.code.encode(),
             request_id.encode("latin-1"),
         )
-        if refusal.status == 503:
+        if refusal.status in (429, 503):
             extra += b"retry-after: 1\r\n"
         if self.stopping:
             request.keep_alive = False
@@ -243,6 +253,7 @@ class Router:
         snapshot = self.metrics.snapshot()
         snapshot.in_flight = len(self.in_flight)
         snapshot.connections = len(self.connections)
+        snapshot.waiting = self.admission.waiting if self.admission is not None else 0
         snapshot.workers = {
             worker.url: (
                 worker.in_flight,
@@ -258,6 +269,32 @@ class Router:
 _JSON = "application/json"
 _JSON_LINES = b"content-type: application/json\r\n"
 _STREAM_LINES = _JSON_LINES + b"accept: text/event-stream\r\n"
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """The pauses between rounds of attempts; `jitter` is the share that each may be off by."""
+
+    first: float
+    longest: float
+    growth: float
+    jitter: float
+
+    def after(self, attempts: int) -> float:
+        """Seconds to wait after so many attempts."""
+        wait = min(self.longest, self.first * self.growth ** (attempts - 1))
+        return wait * (1 + self.jitter * (2 * random.random() - 1))
+
+
+def limits_of(args: RouterArgs) -> Limits | None:
+    """The limits that the flags set; a process keeps its part of the rate."""
+    requests = args.max_concurrent_requests if args.max_concurrent_requests > 0 else None
+    rate = args.rate_limit_tokens_per_second
+    if requests is None and rate is None:
+        return None
+    part = None if rate is None else rate / args.workers
+    burst = max(1.0, (requests or rate or 1) / args.workers)
+    return Limits(requests, part, burst, args.queue_size, args.queue_timeout_secs)
 
 
 def breaker_config(args: RouterArgs) -> BreakerConfig:

@@ -128,7 +128,7 @@ class Supervisor:
             writer.close()
             if index in self._last:
                 gone = self._last.pop(index)
-                gone.workers, gone.in_flight, gone.connections = {}, 0, 0
+                gone.workers, gone.in_flight, gone.connections, gone.waiting = {}, 0, 0, 0
                 self._retired = summed((self._retired, gone))
 
     async def _listen(self, index: int, child: _Child, reader: asyncio.StreamReader) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from keel.args.router import RouterArgs, parse
+from keel.args.router_refused import REFUSED
 from keel.args.router_values import worker_url
 from keel.args.table import flags_of
 from keel.errors import ArgumentError
@@ -34,7 +36,13 @@ SGLANG: dict[str, Any] = {
     "--retry-max-retries": 5,
     "--retry-initial-backoff-ms": 50,
     "--retry-max-backoff-ms": ...,
+    "--retry-backoff-multiplier": 1.5,
+    "--retry-jitter-factor": 0.2,
     "--disable-retries": False,
+    "--max-concurrent-requests": -1,
+    "--queue-size": 100,
+    "--queue-timeout-secs": 60,
+    "--rate-limit-tokens-per-second": None,
     "--cb-failure-threshold": 10,
     "--cb-success-threshold": 3,
     "--cb-timeout-duration-secs": 60,
@@ -139,3 +147,26 @@ def test_what_cannot_be_meant_is_refused_with_the_value_or_the_way_out(
 def test_a_url_has_one_spelling(text: str, url: str) -> None:
     assert worker_url(text) == url
     assert worker_url(url) == url
+
+
+def test_every_other_flag_of_sglangs_router_is_refused_with_what_to_write_instead() -> None:
+    known = {name for flag in flags_of(RouterArgs) for name in flag.names}
+    assert not known & set(REFUSED)
+    for name in REFUSED:
+        for words in ([name, "x"], [f"{name}=x"]):
+            with pytest.raises(ArgumentError) as refused:
+                parse(["--worker-urls", "http://a:1", *words])
+            assert name in str(refused.value)
+            assert "did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize("words", [["--policy", "manual"], ["--prefill-policy=bucket"]])
+def test_policies_of_sglangs_router_are_refused_with_their_nearest(words: list[str]) -> None:
+    with pytest.raises(ArgumentError, match="does not exist") as refused:
+        parse(words)
+    assert re.search("consistent_hashing|--length-bucket", refused.value.remedy)
+
+
+def test_a_limit_of_no_requests_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="lets nothing begin"):
+        parse(["--max-concurrent-requests", "0"])
