@@ -7,13 +7,14 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from keel.args import ArgumentError, parse
+from keel.args.bench import parse_bench_offline, parse_bench_serve
 from keel.args.router import parse as parse_router
 from slipway.cookbook import links
 from slipway.cookbook.flags import (
@@ -47,6 +48,12 @@ from slipway.image.reference import parse as parse_reference
 
 KEEL = "keel.args"
 ROUTER = ("keel", "router")
+_PARSERS: dict[str, Callable[[Sequence[str]], object]] = {
+    "keel serve": parse,
+    "keel router": parse_router,
+    "keel bench serve": parse_bench_serve,
+    "keel bench offline": parse_bench_offline,
+}
 _DATE = re.compile(r"20[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
 
 
@@ -320,7 +327,7 @@ def _examples(
 
 
 def _wrong_words(text: str, program: click.Command, known: Sequence[Known]) -> Iterator[str | None]:
-    """Why `slipway`, `keel serve`, `keel router` or `sglang serve` would refuse a line."""
+    """Why `slipway`, a command of `keel`, or `sglang serve` would refuse a line."""
     for line in text.replace("\\\n", " ").splitlines():
         try:
             lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
@@ -331,9 +338,9 @@ def _wrong_words(text: str, program: click.Command, known: Sequence[Known]) -> I
             continue  # a quote over several lines: not one of these commands
         if words[:1] == ["slipway"]:
             yield _wrong_slipway(words[1:], program)
-        elif tuple(words[:2]) in (("keel", "serve"), ROUTER):
+        elif read := _PARSERS.get(" ".join(words[:2])) or _PARSERS.get(" ".join(words[:3])):
             try:
-                (parse if words[1] == "serve" else parse_router)(words[2:])
+                read(words[3 if words[1] == "bench" else 2 :])
             except ArgumentError as error:
                 yield _whole(error)
         elif words[:2] == ["sglang", "serve"]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from keel.args import FLAGS, Flag, flags_of
+from keel.args.bench import BenchServeArgs
 from keel.args.router import RouterArgs
 from slipway.cookbook.recipe import Hardware
 
@@ -32,6 +33,12 @@ def pages(root: Path, hardware: dict[str, Hardware], program: click.Command) -> 
             "keel router",
             flags_of(RouterArgs),
             "[The guide](../guides/router.html) says what they are for.",
+        ),
+        "keel-bench-flags": flags(
+            "keel bench serve",
+            flags_of(BenchServeArgs),
+            "`keel bench offline` takes those of the load and of the report, and those of "
+            "[keel serve](keel-flags.html). [The guide](../guides/bench.html) says more.",
         ),
         "slipway-commands": slipway_commands(program),
         "environment": environment(root),

@@ -164,6 +164,8 @@ def test_a_false_claim_is_found_with_its_file_and_line(
         ("```bash\nslipway image\n```", "needs one of its commands"),
         ("```bash\nkeel serve --model-path x --prot 1\n```", "did you mean --port"),
         ("```bash\nkeel router --policy best\n```", "best"),
+        ("```bash\nkeel bench serve --request-rate 0\n```", "--request-rate"),
+        ("```bash\nkeel bench offline --model-path x --runs 0\n```", "--runs"),
         ("```bash\nsglang serve --model-path x --tp 8\n```", "has no flag --tp"),
     ],
 )
