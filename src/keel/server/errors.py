@@ -1,4 +1,4 @@
-"""Refusals in the shape of OpenAI's API."""
+"""Refusals in the shape of OpenAI's API, and of Anthropic's below its path."""
 
 from __future__ import annotations
 
@@ -51,12 +51,30 @@ def error_body(error: ApiError) -> dict[str, Any]:
     }
 
 
-def error_response(error: ApiError) -> JSONResponse:
-    """The response of a refusal."""
+_ANTHROPIC = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_body(error: ApiError) -> dict[str, Any]:
+    """`{"type": "error", "error": {...}}`."""
+    kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def error_response(error: ApiError, path: str = "") -> JSONResponse:
+    """The response of a refusal, as clients of that path read it."""
     headers = {"Retry-After": "1"} if error.status in (429, 503) else None
     if error.status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
-    return JSONResponse(error_body(error), status_code=error.status, headers=headers)
+    body = anthropic_body(error) if path.startswith(_ANTHROPIC) else error_body(error)
+    return JSONResponse(body, status_code=error.status, headers=headers)
 
 
 def from_finish(finish: Finish) -> ApiError:
@@ -65,15 +83,18 @@ def from_finish(finish: Finish) -> ApiError:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Make every failure of a handler an OpenAI error body."""
+    """Make every failure of a handler an error body that its clients read."""
+
+    def respond(request: Request, error: ApiError) -> JSONResponse:
+        return error_response(error, request.url.path)
 
     @app.exception_handler(ApiError)
-    async def refused(_: Request, error: ApiError) -> JSONResponse:
-        return error_response(error)
+    async def refused(request: Request, error: ApiError) -> JSONResponse:
+        return respond(request, error)
 
     @app.exception_handler(KeelError)
-    async def failed(_: Request, error: KeelError) -> JSONResponse:
-        return error_response(ApiError(error.what, 500))
+    async def failed(request: Request, error: KeelError) -> JSONResponse:
+        return respond(request, ApiError(error.what, 500))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -81,22 +102,24 @@ def add_handlers(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         if first["type"] == "json_invalid":
             detail = (first.get("ctx") or {}).get("error", "")
-            return error_response(ApiError(f"the body is not JSON: {detail}".rstrip(": ")))
+            return respond(request, ApiError(f"the body is not JSON: {detail}".rstrip(": ")))
         if first["type"] == "extra_forbidden":
             message = f"unrecognized request argument: {where}"
-            return error_response(ApiError(message, param=where))
+            return respond(request, ApiError(message, param=where))
         if not where and "json" not in request.headers.get("content-type", ""):
             message = "the body is read as JSON only with content-type: application/json"
-            return error_response(ApiError(message))
+            return respond(request, ApiError(message))
         message = f"{where}: {first['msg']}" if where else str(first["msg"])
-        return error_response(ApiError(message, param=where or None))
+        return respond(request, ApiError(message, param=where or None))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return error_response(ApiError(message, error.status_code))
+        return respond(request, ApiError(message, error.status_code))
 
     @app.exception_handler(Exception)
-    async def broken(_: Request, error: Exception) -> JSONResponse:
+    async def broken(request: Request, error: Exception) -> JSONResponse:
         # Starlette logs the traceback; the client is told only that it is not at fault.
-        return error_response(ApiError("the server failed on this request; its log says how", 500))
+        return respond(
+            request, ApiError("the server failed on this request; its log says how", 500)
+        )

@@ -84,6 +84,7 @@ class TextPart(_Body):
 
     type: Literal["text"]
     text: str
+    cache_control: dict[str, str] | None = None  # Anthropic's; every prefix is cached anyway
 
 
 class Message(BaseModel):
@@ -157,3 +158,46 @@ class AbortRequest(_Body):
 
     rid: str = ""
     abort_all: bool = False
+
+
+class TokenizeRequest(_Body):
+    """Body of `/tokenize`."""
+
+    model: str = "default"
+    prompt: str | Annotated[list[str], Field(max_length=1024)]
+    add_special_tokens: bool = True
+
+
+class DetokenizeRequest(_Body):
+    """Body of `/detokenize`."""
+
+    model: str = "default"
+    tokens: list[TokenId] | list[list[TokenId]]
+    skip_special_tokens: bool = True
+
+
+class Turn(_Body):
+    """A turn of a conversation in Anthropic's API."""
+
+    role: Literal["user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)]
+
+
+class CountTokensRequest(_Body):
+    """Body of Anthropic's `/v1/messages/count_tokens`."""
+
+    model: str
+    messages: list[Turn] = Field(min_length=1)
+    system: str | list[TextPart] | None = None
+
+
+class MessagesRequest(CountTokensRequest):
+    """Body of Anthropic's `/v1/messages`."""
+
+    max_tokens: int = Field(ge=1)
+    stop_sequences: list[StopString] | None = Field(None, max_length=16)
+    stream: bool = False
+    temperature: float | None = Field(None, ge=0, le=1)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=1)
+    metadata: dict[str, str] | None = None
