@@ -23,6 +23,9 @@ from typing import Any
 # Before torch is loaded: the same for both sides, and what `keel serve` sets for its scheduler.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 ROOT = Path(__file__).parents[1]
+# Not this folder, which a script is started with: its `kernels` would hide the package that
+# transformers imports.
+sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != ROOT / "bench"]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
