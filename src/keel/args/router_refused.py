@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "--enable-trace": _TRACE,
     "--otlp-traces-endpoint": _TRACE,
     "--control-plane-api-keys": ("changes of workers have one key", _ADMIN),
-    "--control-plane-audit-enabled": ("every change of workers is logged", _LEAVE_OUT),
+    "--control-plane-audit-enabled": ("it keeps no audit trail", _LEAVE_OUT),
     "--jwt-issuer": ("it reads no tokens", _ADMIN),
     "--jwt-audience": ("it reads no tokens", _ADMIN),
     "--jwt-jwks-uri": ("it reads no tokens", _ADMIN),
