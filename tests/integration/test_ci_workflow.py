@@ -27,6 +27,7 @@ from slipway.image.registry.auth import Credentials
 from support.gitea import TOKEN, gitea
 from support.project import MATRIX, lock_line, make_base, make_wheel
 from support.pushes import IMAGE, PASSWORD, ROOT, Line, line
+from support.tars import extract
 from support.web import web_folder
 
 pytestmark = pytest.mark.slow
@@ -73,7 +74,7 @@ def test_a_first_push_is_full_and_leaves_image_alias_and_archive(
     with empty.archives.open(layer) as file:
         content = zstandard.ZstdDecompressor().stream_reader(file).read()
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        archive.extractall(tmp_path / "archive", filter="data")
+        extract(archive, tmp_path / "archive")
     (compose,) = (tmp_path / "archive").rglob("dockerserve-*.yml")
     assert f"{empty.address}/{IMAGE}@{image.digest}" in compose.read_text()
     assert not check(read_compose(compose, {"MODEL_DIR": str(tmp_path)}))
