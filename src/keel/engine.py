@@ -77,7 +77,7 @@ class Engine:
             refusal = self.scheduler.submit(Generate(rid, prompt, how))
             if refusal and refusal.finish:
                 for known in index:
-                    self.scheduler.abort(known)
+                    self.scheduler.end(known)
                 raise ValueError(refusal.finish.message)
 
         def take(tokens: Tokens) -> None:
@@ -87,7 +87,7 @@ class Engine:
             cached[at] = tokens.cached_tokens
             finish[at] = tokens.finish
             if texts[at].matched is not None and tokens.finish is None:
-                self.scheduler.abort(tokens.rid)
+                self.scheduler.end(tokens.rid)
                 finish[at] = Finish("stop")
 
         while not self.scheduler.is_idle:

@@ -50,6 +50,12 @@ class Abort(_ToScheduler, frozen=True):
     prefix: str
 
 
+class End(_ToScheduler, frozen=True):
+    """End the one request of this id, which nobody listens to any more."""
+
+    rid: str
+
+
 class FlushCache(_ToScheduler, frozen=True):
     """Empty the prefix cache if nothing is running or waiting."""
 
@@ -66,7 +72,7 @@ class Shutdown(_ToScheduler, frozen=True):
     """End the scheduler process."""
 
 
-ToScheduler = Generate | Abort | FlushCache | GetStats | Shutdown
+ToScheduler = Generate | Abort | End | FlushCache | GetStats | Shutdown
 
 
 class Finish(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from keel.errors import EngineDiedError, KeelError
 from keel.messages import (
     Abort,
     Answer,
+    End,
     Failed,
     FlushCache,
     Generate,
@@ -88,6 +89,8 @@ def serve(built: Built, mailbox: Mailbox, parent: int) -> None:
                     done += [refusal] if refusal else []
                 case Abort():
                     done += scheduler.abort(message.prefix)
+                case End():
+                    done += scheduler.end(message.rid)
                 case FlushCache():
                     ok = scheduler.flush()
                     mailbox.send(Answer(message.ticket, ok, scheduler.stats()))

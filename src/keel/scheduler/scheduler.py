@@ -97,12 +97,17 @@ class Scheduler:
 
     def abort(self, prefix: str) -> list[Tokens]:
         """End the requests whose id begins with `prefix`; their slots are free at once."""
-        ended = [request for rid, request in self._requests.items() if rid.startswith(prefix)]
-        for request in ended:
-            self._planner.remove(request)
-            del self._requests[request.rid]
-        self._aborted += len(ended)
-        return [Tokens(request.rid, [], Finish("abort")) for request in ended]
+        named = [rid for rid in self._requests if rid.startswith(prefix)]
+        return [tokens for rid in named for tokens in self.end(rid)]
+
+    def end(self, rid: str) -> list[Tokens]:
+        """End the one request of this id, as `abort` does; nothing where there is none."""
+        request = self._requests.pop(rid, None)
+        if request is None:
+            return []
+        self._planner.remove(request)
+        self._aborted += 1
+        return [Tokens(rid, [], Finish("abort"))]
 
     def step(self) -> list[Tokens]:
         """Compute once; empty when nothing can run, or only parts of prompts did."""

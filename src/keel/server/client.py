@@ -26,6 +26,7 @@ from keel.errors import EngineDiedError, KeelError
 from keel.messages import (
     Abort,
     Answer,
+    End,
     Failed,
     Finish,
     FlushCache,
@@ -159,7 +160,7 @@ class SchedulerClient:
         finally:
             del self._streams[rid]
             if not finished:
-                self._send_soon(Abort(rid))
+                self._send_soon(End(rid))
 
     async def abort(self, prefix: str) -> None:
         """End the requests whose id begins with `prefix`."""

@@ -153,6 +153,8 @@ def _rids(body: GenerateRequest, count: int) -> list[str]:
     if isinstance(body.rid, list):
         if len(body.rid) != count:
             raise ApiError(f"{len(body.rid)} rids for {count} prompts", param="rid")
+        if len(set(body.rid)) != count:
+            raise ApiError("rid names two requests alike", param="rid")
         return body.rid
     rid = make_rid(body.rid)
     return [rid] if count == 1 else [f"{rid}-{index}" for index in range(count)]

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 MAX_CHOICES = 128
 _SEED_MAX = 2**63 - 1
 
+Rid = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=16)] | None
@@ -54,7 +55,7 @@ class _Sampling(_Body):
     user: str | None = None
     metadata: dict[str, str] | None = None
     # SGLang's additions.
-    rid: str | None = Field(None, min_length=1, max_length=256)
+    rid: Rid | None = None
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
     min_tokens: int | None = Field(None, ge=0)
@@ -148,7 +149,7 @@ class GenerateRequest(_Body):
     sampling_params: NativeSampling = Field(
         default_factory=lambda: NativeSampling.model_validate({})
     )
-    rid: str | list[str] | None = None
+    rid: Rid | list[Rid] | None = None
     stream: bool = False
     return_logprob: Literal[False] = False
 

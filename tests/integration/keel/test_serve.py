@@ -176,6 +176,43 @@ def test_abort_by_the_beginning_of_ids(server: Server, http: httpx.Client) -> No
     assert server.is_empty()
 
 
+def test_a_client_that_goes_away_takes_no_namesake_along(server: Server) -> None:
+    def body(rid: str, tokens: int, stream: bool) -> dict[str, Any]:
+        params = {"max_new_tokens": tokens, "ignore_eos": True}
+        return {"text": "Tell me", "rid": rid, "stream": stream, "sampling_params": params}
+
+    url = f"{server.url}/generate"
+    with ThreadPoolExecutor(1) as pool:
+        with httpx.stream("POST", url, json=body("job-1", 3000, True), timeout=60) as leaving:
+            lines = leaving.iter_lines()
+            next(lines)
+            stays = pool.submit(httpx.post, url, json=body("job-10", 60, False), timeout=60)
+            wait_for(lambda: server.state()["num_running_reqs"] == 2, "both run")
+        answer = stays.result().json()
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 60}
+    wait_for(server.is_empty, "its slots are free", 5)
+
+
+def test_a_choice_that_a_stop_string_ends_leaves_the_others(http: httpx.Client) -> None:
+    body = {"prompt": "Once upon a time", "n": 12, "seed": 1, "temperature": 1, "stop": [" a"]}
+    many = complete(http, max_tokens=40, ignore_eos=True, **body)["choices"]
+    assert len(many) == 12
+    for index in (1, 10, 11):
+        alone = complete(
+            http, max_tokens=40, ignore_eos=True, **{**body, "n": 1, "seed": 1 + index}
+        )
+        assert many[index]["text"] == alone["choices"][0]["text"]
+        assert many[index]["finish_reason"] == alone["choices"][0]["finish_reason"]
+
+
+@pytest.mark.parametrize("rid", ["", [""], ["a", "a"], "x" * 257])
+def test_ids_that_name_nothing_or_two_are_refused(http: httpx.Client, rid: Any) -> None:
+    body = {"input_ids": [[5], [6]], "rid": rid, "sampling_params": {"max_new_tokens": 1}}
+    answer = http.post("/generate", json=body)
+    assert answer.status_code == 400, answer.text
+    assert "rid" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_frees_its_request(server: Server, stream: bool) -> None:
     before = server.state()["num_aborted_requests_total"]

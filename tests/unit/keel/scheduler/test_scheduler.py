@@ -184,6 +184,17 @@ def test_aborted_requests_free_everything_wherever_they_are(tiny: Path) -> None:
     assert scheduler.abort("job-") == []
 
 
+def test_ending_one_request_leaves_those_whose_id_goes_on(tiny: Path) -> None:
+    scheduler = make(tiny)
+    for rid in ("job-1", "job-10"):
+        scheduler.submit(Generate(rid, [5] * 20, GREEDY))
+    scheduler.step()
+    assert scheduler.end("job-1") == [Tokens("job-1", [], Finish("abort"))]
+    assert scheduler.end("job-1") == scheduler.end("job-") == scheduler.end("") == []
+    assert list(drain(scheduler)) == ["job-10"]
+    assert scheduler.stats().aborted_total == 1
+
+
 def test_flushing_waits_for_idleness_and_empties_the_cache(tiny: Path) -> None:
     scheduler = make(tiny)
     scheduler.submit(Generate("a", [5] * 30, GREEDY))
