@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from keel.args.server import ServerArgs, validate
-from keel.args.table import flag, json_object, parse_table, whole
+from keel.args.table import flag, json_object, parse_table, share, whole
 from keel.errors import ArgumentError
 
 ENDPOINTS = ("chat", "completions")
@@ -21,16 +21,6 @@ def _rate(text: str) -> float:
         raise ValueError(f"{text!r} is not a number of requests a second, or inf") from None
     if not value > 0:
         raise ValueError(f"{text} is not above 0; inf sends all at once")
-    return value
-
-
-def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number from 0 to 1") from None
-    if not 0 <= value <= 1:
-        raise ValueError(f"{text} is not from 0 to 1")
     return value
 
 
@@ -80,7 +70,7 @@ class LoadArgs:
         "--random-range-ratio",
         part="load",
         default=1.0,
-        convert=_ratio,
+        convert=share,
         help="Lengths are drawn between that share of the given ones and the given ones.",
     )
     random_prefix_len: int = flag(

@@ -19,10 +19,9 @@ from keel.args.router_values import (
     ratio,
     sampling,
     seconds,
-    share,
     worker_url,
 )
-from keel.args.table import flag, parse_table, whole
+from keel.args.table import flag, parse_table, share, whole
 from keel.errors import ArgumentError
 
 

@@ -45,16 +45,6 @@ def seconds(low: float = 0.0) -> Callable[[str], float]:
     return convert
 
 
-def share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number from 0 to 1") from None
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{text} is not from 0 to 1")
-    return value
-
-
 def ratio(text: str) -> float:
     try:
         value = float(text)

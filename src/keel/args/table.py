@@ -177,6 +177,17 @@ def whole(low: int, high: int | None = None) -> Callable[[str], int]:
     return convert
 
 
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number from 0 to 1") from None
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{text} is not from 0 to 1")
+    return value
+
+
 def json_object(text: str) -> dict[str, Any]:
     """A converter to a JSON object."""
     try:

@@ -35,8 +35,8 @@ class DenseLinear:
 class PackedLinear:
     """Weights in oneDNN's blocked layout, for float32 on the CPU.
 
-    On an EPYC (Zen 4, 2 cores) this is 1.8x `F.linear` for one row, 2.4x for 8 and 1.3x for 512
-    over SmolLM2-135M's shapes, since MKL packs its operands at each call (`bench/engine_cpu.py`).
+    Over SmolLM2-135M's shapes 1.2x `F.linear` for one row, 2.0x for 8 and the same for 512 (EPYC, 2
+    cores, `bench/engine_cpu_operators.py`), since MKL packs its operands at each call.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -53,7 +53,7 @@ class HalfLinear:
     """Weights as float16, activations and sums float32 (FBGEMM, CPU): `--quantization w16`.
 
     Relative error of one product against float32 about 2e-4. int8 and 4-bit weights on torch's own
-    operators were slower or far less exact than this (`docs/engine-cpu.md`).
+    operators are slower or far less exact than this (`docs/engine-cpu.md`).
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
