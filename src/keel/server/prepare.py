@@ -80,11 +80,13 @@ async def encode(
 
 
 async def encode_chat(state: ServerState, body: ChatCompletionRequest) -> list[int]:
-    """Token ids of a conversation.
+    """Token ids of a conversation; those that came with it, where they did.
 
     Raises:
         ApiError: there is no template, or it refuses the messages.
     """
+    if body.input_ids is not None:
+        return body.input_ids
     if state.chat_template is None:
         raise ApiError(
             "this model has no chat template; use /v1/completions, or start the server with "

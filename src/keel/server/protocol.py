@@ -24,6 +24,14 @@ def _only(value: float) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _refused(value: Any) -> Any:
+    if value is not None:
+        raise ValueError("this engine does not do prefill and decode apart; give it to another one")
+    return value
+
+
+# What a router gives to a pair of engines.
+Bootstrap = Annotated[Any, AfterValidator(_refused)]
 Zero = Annotated[float, _only(0.0)]
 One = Annotated[float, _only(1.0)]
 
@@ -63,6 +71,9 @@ class _Sampling(_Body):
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
+    bootstrap_host: Bootstrap = None
+    bootstrap_port: Bootstrap = None
+    bootstrap_room: Bootstrap = None
     # Of OpenAI, with the one meaning that is served.
     presence_penalty: Zero | None = None
     frequency_penalty: Zero | None = None
@@ -107,6 +118,8 @@ class ChatCompletionRequest(_Sampling):
     """Body of `/v1/chat/completions`."""
 
     messages: list[Message] = Field(min_length=1)
+    # What a router made of the messages already; they are not rendered again then.
+    input_ids: list[TokenId] | None = Field(None, min_length=1)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     chat_template_kwargs: dict[str, Any] | None = None
@@ -150,6 +163,9 @@ class GenerateRequest(_Body):
         default_factory=lambda: NativeSampling.model_validate({})
     )
     rid: Rid | list[Rid] | None = None
+    bootstrap_host: Bootstrap = None
+    bootstrap_port: Bootstrap = None
+    bootstrap_room: Bootstrap = None
     stream: bool = False
     return_logprob: Literal[False] = False
 

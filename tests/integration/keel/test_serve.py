@@ -158,6 +158,28 @@ def test_the_native_api_takes_ids_and_gives_ids(http: httpx.Client) -> None:
     assert streamed[-1]["text"] == by_text["text"]
 
 
+def test_a_chat_whose_tokens_a_router_made_is_not_rendered_again(http: httpx.Client) -> None:
+    ids = http.post("/tokenize", json={"prompt": "The capital of France is"}).json()["tokens"]
+    body = {"messages": QUESTION, "input_ids": ids, "max_tokens": 8, "temperature": 0}
+    answer = http.post("/v1/chat/completions", json=body).json()
+    expected = complete(http, prompt=ids, max_tokens=8)
+    assert answer["choices"][0]["message"]["content"] == expected["choices"][0]["text"]
+    assert answer["usage"]["prompt_tokens"] == len(ids)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
+def test_a_request_for_one_of_a_pair_is_told_that_there_is_no_pair(
+    path: str, http: httpx.Client
+) -> None:
+    asked = {"messages": QUESTION} if "chat" in path else {"prompt": "a"}
+    pair = {"bootstrap_host": "10.0.0.1", "bootstrap_port": 8998, "bootstrap_room": 7}
+    refused = http.post(path, json={**({"text": "a"} if path == "/generate" else asked), **pair})
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "bootstrap_host"
+    assert "prefill and decode apart" in error["message"]
+
+
 def test_abort_by_the_beginning_of_ids(server: Server, http: httpx.Client) -> None:
     def ask(rid: str) -> dict[str, Any]:
         params = {"max_new_tokens": 3000, "ignore_eos": True}

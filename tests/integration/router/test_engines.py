@@ -75,6 +75,17 @@ def metric(engine: Server, name: str) -> float:
     return float(found[1])
 
 
+async def test_an_engine_takes_the_tokens_that_the_router_made(
+    engines: list[Server], model: str
+) -> None:
+    asked: Any = {"model": "smollm2", "messages": QUESTION, "max_tokens": 16, "temperature": 0}
+    direct = httpx.post(f"{engines[0].url}/v1/chat/completions", json=asked, timeout=60).json()
+    async with through(engines, "--tokenizer-path", model) as running:
+        answer = await client_of(running).chat.completions.create(**asked)
+    assert answer.choices[0].message.content == direct["choices"][0]["message"]["content"]
+    assert answer.usage.prompt_tokens == direct["usage"]["prompt_tokens"]
+
+
 async def test_the_official_client_works_through_the_router(engines: list[Server]) -> None:
     async with through(engines) as running:
         client = client_of(running)
